@@ -65,9 +65,15 @@ def resolve(
     with reported("resolve"):
         folder = Path(listing.path)
         beside = {"features": feature_source, "baseline": baseline, "schema": schema}
-        absent = ["schema"] if bootstrap_schema else []
         found = look(
-            source, folder, data, date, scheduled, columns=columns, beside=beside, may_be_absent=absent
+            source,
+            folder,
+            data,
+            date,
+            scheduled,
+            columns=columns,
+            beside=beside,
+            may_be_absent=["schema"] if bootstrap_schema else [],
         )
         describe("resolve", listing)
     features, used, reviewed = (found.beside[name] for name in beside)

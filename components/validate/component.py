@@ -80,5 +80,8 @@ def validate(  # noqa: PLR0917 - five of them are outputs
         )
         metrics.metadata.update(outcome.metrics)
         describe("validate", verdict, quarantine, report, metrics)
-    proceed = "no" if section.stops(outcome.decision) else "yes"
-    return (outcome.decision, outcome.quarantine_version, proceed)
+    return (
+        outcome.decision,
+        outcome.quarantine_version,
+        "no" if section.stops(outcome.decision) else "yes",
+    )

@@ -98,7 +98,7 @@ class Column:
 
     @property
     def kind(self) -> ColumnKind | None:
-        """What a model reads the column as; None for a type that no network or tree reads.
+        """Kind of input that a model reads the column as; None for a type that no network or tree reads.
 
         A column of type ``null`` counts as a number that is always missing.
         """
@@ -106,12 +106,12 @@ class Column:
 
 
 TargetKind: TypeAlias = Literal["binary", "multiclass", "regression", "text"]
-"""What a model learns: two classes, several, a number, or, without a label, the next token of a text."""
+"""Kinds of targets: two classes, several, a number, or, without a label, the next token of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a model learns from a snapshot; every step reads it from the manifest.
+    """The target of a model; every step reads it from the manifest of the snapshot.
 
     Rows have a class as int64 from 0 on, and a number as float64. ``classes`` has the names of the classes by
     number; where the source itself has the numbers 0 to n-1, they are the names, so that their count is known

@@ -32,7 +32,7 @@ _WORDS = {"yes", "no", "on", "off", "y", "n", "true", "false", "null"}
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRule:
-    """How every shard stores the label.
+    """The type in which every shard stores the label.
 
     Attributes:
         name: The column.
