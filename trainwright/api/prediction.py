@@ -126,7 +126,8 @@ def _score(folder: Path, digest: str, rows: Path, output: Path) -> dict[str, Any
     if not rows.exists():
         raise InputError("there is no such file of rows", where=str(rows))
     expected = ["--digest", digest] if digest else []
-    return _call("torch", "serving", str(folder), str(rows), str(output), *expected)
+    paths = (str(path.resolve()) for path in (folder, rows, output))  # storage rejects ".." in a path
+    return _call("torch", "serving", *paths, *expected)
 
 
 def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:
