@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainwright
-from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.authoring import arguments
 from trainwright.errors import InputError
 from trainwright.local.initialization import initialize
@@ -53,7 +53,7 @@ def test_first_steps_of_a_run_pass_on_the_files(table: Path) -> None:
     step = partial(trainwright.step, runs=runs, quiet=True)
     source = step("resolve", source=given["data"]["source"], data=given["data"], schema=given["schema"])
     rows = step("ingest", source=source["source"], source_version=source["version"], data=given["data"])
-    assert Snapshot.read(Path(rows["snapshot"])).target == Target(
+    assert Snapshot.read(Path(rows["snapshot"])).target == SnapshotTarget(
         kind="multiclass", classes=("no", "rose", "tulip")
     )
     judged = step(

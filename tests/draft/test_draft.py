@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.draft import sample
 from trainwright.draft.documents import Draft, DraftRequest
 from trainwright.draft.draft import write_draft
@@ -181,7 +181,7 @@ def test_text_for_a_language_model_has_no_label_and_is_the_only_feature(tmp_path
     assert "  request: [body]\n" in found.experiment
     assert "network: {kind: lm, text: body, " in found.experiment
     snapshot = Snapshot.read(tmp_path / "scratch" / "snapshot")
-    assert (snapshot.roles, snapshot.target) == ({"key": "story_id"}, Target(kind="text"))
+    assert (snapshot.roles, snapshot.target) == ({"key": "story_id"}, SnapshotTarget(kind="text"))
 
 
 def test_group_stays_in_one_split_and_is_no_feature(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.evaluate.conftest import BaselinePredictions, Step
-from trainwright.artifacts.snapshot import Target
+from trainwright.artifacts.snapshot import SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import MeasuredMetrics
 
 SPECIES = ("setosa", "versicolor", "virginica")
-IRISES = Target(kind="multiclass", classes=SPECIES)
+IRISES = SnapshotTarget(kind="multiclass", classes=SPECIES)
 Write = Callable[..., Step]
 
 
@@ -91,7 +91,7 @@ def test_two_named_classes_are_named_at_the_threshold(written: Write) -> None:
     label = np.tile([0, 1], 100)
     columns = {"id": np.arange(200), "late": label, "score": np.where(label == 1, 0.7, 0.2)}
     columns["score"] = columns["score"] + np.linspace(0, 0.1, 200)
-    step = written(columns, target=Target(classes=("no", "yes")))
+    step = written(columns, target=SnapshotTarget(classes=("no", "yes")))
     found = step.judge()
     assert found.sample.classes == ("late = no", "late = yes")
     page = (step.folder / "report.html").read_text()
@@ -100,7 +100,7 @@ def test_two_named_classes_are_named_at_the_threshold(written: Write) -> None:
 
 
 def test_names_of_other_classes_than_the_scores_are_rejected(written: Write) -> None:
-    step = written(irises(), target=Target(kind="multiclass", classes=("a", "b")))
+    step = written(irises(), target=SnapshotTarget(kind="multiclass", classes=("a", "b")))
     with pytest.raises(InputError, match="the manifest names 2 classes, a, b; the scores are of 3"):
         step.judge()
 
@@ -108,7 +108,7 @@ def test_names_of_other_classes_than_the_scores_are_rejected(written: Write) -> 
 def test_regression_predictions_need_no_time_and_no_classes(written: Write) -> None:
     label = np.linspace(0, 10, 100)
     columns = {"id": np.arange(100), "late": label, "estimate": label + np.tile([0.1, -0.1], 50)}
-    step = written(columns, target=Target(kind="regression"))
+    step = written(columns, target=SnapshotTarget(kind="regression"))
     assert step.judge().decision == "PASS"
     assert json.loads((step.folder / "predictions" / "manifest.json").read_text())["target"] == {
         "kind": "regression",
@@ -119,7 +119,7 @@ def test_regression_predictions_need_no_time_and_no_classes(written: Write) -> N
 def test_baseline_with_the_classes_in_another_order_is_not_compared(
     written: Write, production: Callable[..., BaselinePredictions]
 ) -> None:
-    turned = Target(kind="multiclass", classes=SPECIES[::-1])
+    turned = SnapshotTarget(kind="multiclass", classes=SPECIES[::-1])
     with pytest.raises(
         InputError, match="classes of the baseline are virginica, versicolor, setosa, in this"
     ):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ingest.taking import START, data, flights, put, take
 from trainwright import tables
-from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.errors import InputError
 
 EVERY = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
@@ -35,29 +35,29 @@ def stored(folder: Path, snapshot: Snapshot) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "section", "target", "type_name"),
     [
-        ([True, False, None], {}, Target(), "int64"),
-        ([1.0, 0.0, float("nan")], {}, Target(), "int64"),
-        ([0, 1, 2, None], {}, Target(kind="multiclass", classes=("0", "1", "2")), "int64"),
-        ([0.5, 1.0, None], {}, Target(kind="regression"), "double"),
-        ([18, 90, None], {"label_kind": "regression"}, Target(kind="regression"), "double"),
-        ([1, 2], {"classes": [1, 2]}, Target(kind="binary", classes=("1", "2")), "int64"),
-        ([1.0, 2.0, None], {"classes": [1, 2]}, Target(kind="binary", classes=("1", "2")), "int64"),
+        ([True, False, None], {}, SnapshotTarget(), "int64"),
+        ([1.0, 0.0, float("nan")], {}, SnapshotTarget(), "int64"),
+        ([0, 1, 2, None], {}, SnapshotTarget(kind="multiclass", classes=("0", "1", "2")), "int64"),
+        ([0.5, 1.0, None], {}, SnapshotTarget(kind="regression"), "double"),
+        ([18, 90, None], {"label_kind": "regression"}, SnapshotTarget(kind="regression"), "double"),
+        ([1, 2], {"classes": [1, 2]}, SnapshotTarget(kind="binary", classes=("1", "2")), "int64"),
+        ([1.0, 2.0, None], {"classes": [1, 2]}, SnapshotTarget(kind="binary", classes=("1", "2")), "int64"),
         (
             [True, False],
             {"classes": [True, False]},
-            Target(kind="binary", classes=("true", "false")),
+            SnapshotTarget(kind="binary", classes=("true", "false")),
             "int64",
         ),
         (
             ["b", "a", "c"],
             {"classes": ["a", "b", "c"]},
-            Target(kind="multiclass", classes=("a", "b", "c")),
+            SnapshotTarget(kind="multiclass", classes=("a", "b", "c")),
             "int64",
         ),
     ],
 )
 def test_label_of_each_kind_gives_its_target_and_type(
-    tmp_path: Path, values: list[Any], section: dict[str, Any], target: Target, type_name: str
+    tmp_path: Path, values: list[Any], section: dict[str, Any], target: SnapshotTarget, type_name: str
 ) -> None:
     snapshot = labelled(values, tmp_path, **section)
     assert snapshot.target == target
@@ -135,7 +135,7 @@ def test_text_without_label_has_only_its_rows(tmp_path: Path) -> None:
     texts.write_text("".join(f'{{"text": "line {n}"}}\n' for n in range(50)))
     section = data(key=None, time=None, label=None, splits=EVERY)
     snapshot = take(texts, tmp_path, section)
-    assert snapshot.target == Target(kind="text")
+    assert snapshot.target == SnapshotTarget(kind="text")
     assert snapshot.roles == {"key": "row"}
     assert [column.name for column in snapshot.columns] == ["text", "row"]
     assert {name for name in snapshot.quality if "." not in name} == {"bytes"}
@@ -209,7 +209,7 @@ def test_reference_mode_reads_a_regression_from_integers_and_floats(
     windows = {"train": {"start": START.isoformat(), "end": "2014-01-01"}}
     section = data(mode="reference", splits=windows, label_kind="regression")
     snapshot = take(put(tmp_path / "in.parquet", flights(late=column)), tmp_path, section)
-    assert snapshot.target == Target(kind="regression")
+    assert snapshot.target == SnapshotTarget(kind="regression")
     assert tables.read_split(tmp_path / "snapshot", snapshot, "train")["late"].to_pylist() == [
         float(values[n % 3]) for n in range(400)
     ]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from trainwright import tables
-from trainwright.artifacts import Record, Snapshot, Target
+from trainwright.artifacts import Record, Snapshot, SnapshotTarget
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Features
 from trainwright.join.join import make_training_set
@@ -95,7 +95,7 @@ def test_column_that_gives_the_label_away_is_rejected(make: Callable[..., Made])
 def test_number_that_copies_the_label_is_rejected(make: Callable[..., Made]) -> None:
     price = np.random.default_rng(2).lognormal(size=ROWS)
     table = pa.table({"row": range(ROWS), "price": price, "dollars": price * 1.1, "rooms": price.round()})
-    options = {"roles": {"key": "row", "label": "price"}, "target": Target(kind="regression")}
+    options = {"roles": {"key": "row", "label": "price"}, "target": SnapshotTarget(kind="regression")}
     with pytest.raises(DataRefused, match=r"dollars: .* with rank correlation 1\.0000 > 0\.98"):
         make(table, **options)
     found, _, summary = make(table, exclude=["dollars"], **options)
@@ -105,7 +105,7 @@ def test_number_that_copies_the_label_is_rejected(make: Callable[..., Made]) -> 
 
 
 def test_classes_pass_on_with_their_names(make: Callable[..., Made]) -> None:
-    target = Target(kind="multiclass", classes=("low", "middle", "high"))
+    target = SnapshotTarget(kind="multiclass", classes=("low", "middle", "high"))
     table = pa.table({"row": range(ROWS), "x": np.ones(ROWS), "kind": np.arange(ROWS) % 3})
     found, _, summary = make(table, target=target, roles={"key": "row", "label": "kind"})
     assert found.target == target
@@ -114,7 +114,7 @@ def test_classes_pass_on_with_their_names(make: Callable[..., Made]) -> None:
 
 def test_language_model_gets_its_one_column_of_text(make: Callable[..., Made]) -> None:
     table = pa.table({"row": range(3), "text": ["a b", "c", "d"], "length": [3, 1, 1]})
-    options = {"roles": {"key": "row"}, "target": Target(kind="text")}
+    options = {"roles": {"key": "row"}, "target": SnapshotTarget(kind="text")}
     found, rows, summary = make(table, **options)
     assert rows.column_names == ["row", "text"]
     assert found.target.kind == "text"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.pipelines.conftest import events, run, tasks
-from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.verdicts import Verdict
 
 ROWS = 400
@@ -104,14 +104,18 @@ def folder_of(task: dict[str, Any], name: str) -> Path:
 @pytest.mark.parametrize(
     ("table", "network", "target"),
     [
-        (customers, MLP, Target(kind="binary", classes=("no", "yes"))),
-        (flats, MLP, Target(kind="regression")),
-        (flowers, MLP, Target(kind="multiclass", classes=("setosa", "versicolor", "virginica"))),
-        (lines, LM, Target(kind="text")),
+        (customers, MLP, SnapshotTarget(kind="binary", classes=("no", "yes"))),
+        (flats, MLP, SnapshotTarget(kind="regression")),
+        (flowers, MLP, SnapshotTarget(kind="multiclass", classes=("setosa", "versicolor", "virginica"))),
+        (lines, LM, SnapshotTarget(kind="text")),
     ],
 )
 def test_every_kind_of_target_ends_with_a_registered_model(
-    make: Make, tmp_path: Path, table: Callable[[Path], Experiment], network: Experiment, target: Target
+    make: Make,
+    tmp_path: Path,
+    table: Callable[[Path], Experiment],
+    network: Experiment,
+    target: SnapshotTarget,
 ) -> None:
     done = run(make(table(tmp_path), network=network), tmp_path / "runs", "--json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot
-from trainwright.artifacts import Target as SnapshotTarget
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.experiment import Mlp, ResolvedTraining
 from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make

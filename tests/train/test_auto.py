@@ -16,7 +16,7 @@ from tests.train import clean
 from tests.train.auto_process import fit, train_and_die
 from tests.train.problems import Outcome, flights, request, resolved, write
 from trainwright import serving
-from trainwright.artifacts import Model, Target
+from trainwright.artifacts import Model, SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.experiment import Auto
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
@@ -78,7 +78,7 @@ def test_losses_of_the_comparison_are_those_of_the_written_models(
     tables = {name: flights(count, seed) for seed, (name, count) in enumerate(ROWS.items())}
     if kind != "binary":
         tables = {name: with_label(table, kind) for name, table in tables.items()}
-    write(tmp_path / "set", tables, Target(kind=kind))  # type: ignore[arg-type]
+    write(tmp_path / "set", tables, SnapshotTarget(kind=kind))  # type: ignore[arg-type]
     result, save = fit(tmp_path / "set", tmp_path / "home", alone, WATCH)
     model, _ = save(tmp_path / "model", tmp_path / "predictions")
     assert result.comparison is not None

@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.problems import source, write
 from trainwright import tables
-from trainwright.artifacts import Model, Snapshot, SnapshotFile, Target, TargetKind
+from trainwright.artifacts import Model, Snapshot, SnapshotFile, SnapshotTarget, TargetKind
 from trainwright.errors import InputError
 from trainwright.experiment import Mlp, ResolvedTraining, Training, Trees, read_network
 from trainwright.train.defaults import resolve_training
@@ -164,7 +164,7 @@ def write_table(folder: Path, kind: TargetKind, rows: int) -> None:
                 "carrier": pa.array([f"c{code}" for code in carrier]),
             }
         )
-    write(folder, splits, target=Target(kind=kind))
+    write(folder, splits, target=SnapshotTarget(kind=kind))
 
 
 def train_with_defaults(folder: Path, kind: TargetKind, rows: int, network: str) -> tuple[Submitted, Model]:

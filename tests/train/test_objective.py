@@ -15,8 +15,7 @@ from torch import Tensor
 
 from tests.train.problems import flights, resolved, run, source, write
 from trainwright import tables
-from trainwright.artifacts import Model, Snapshot, TargetKind
-from trainwright.artifacts import Target as SnapshotTarget
+from trainwright.artifacts import Model, Snapshot, SnapshotTarget, TargetKind
 from trainwright.errors import DataRefused, Diverged, InputError
 from trainwright.experiment import Mlp
 from trainwright.experiment.training import Objective

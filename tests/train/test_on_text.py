@@ -10,7 +10,7 @@ import pytest
 
 from tests.train.problems import Outcome, request
 from trainwright import serving, tables
-from trainwright.artifacts import Model, Snapshot, Target
+from trainwright.artifacts import Model, Snapshot, SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, read_network
 from trainwright.score.score import write_model_predictions
@@ -36,7 +36,9 @@ def texts(rows: int, seed: int) -> pa.Table:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus") / "set"
     splits = {"train": [texts(400, 0)], "evaluate": [texts(60, 1)]}
-    tables.write_snapshot(folder, splits, parents={}, roles={"key": "row"}, target=Target(kind="text"))
+    tables.write_snapshot(
+        folder, splits, parents={}, roles={"key": "row"}, target=SnapshotTarget(kind="text")
+    )
     return folder
 
 
@@ -63,7 +65,7 @@ def test_model_learns_bytes_better_than_their_frequencies(made: Outcome, corpus:
     rates = np.bincount(data) / len(data)
     unigram = -(rates[rates > 0] * np.log(rates[rates > 0])).sum()
     assert loss < 0.6 * unigram
-    assert Snapshot.read(made.predictions).target == Target(kind="text")
+    assert Snapshot.read(made.predictions).target == SnapshotTarget(kind="text")
 
 
 def test_model_takes_the_bytes_of_text_and_says_so(made: Outcome, corpus: Path) -> None:

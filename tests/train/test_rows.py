@@ -12,7 +12,7 @@ import torch
 
 from tests.train.problems import ROWS, flights, source, write
 from trainwright import tables
-from trainwright.artifacts import Column, Target, TargetKind
+from trainwright.artifacts import Column, SnapshotTarget, TargetKind
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Mlp
 from trainwright.serving.columns import to_values
@@ -31,7 +31,7 @@ def labelled(folder: Path, label: pa.Array, kind: TargetKind = "binary") -> RowS
     """A split of flights with another label."""
     table = flights(len(label), 0)
     table = table.set_column(table.schema.get_field_index("late"), "late", label)
-    write(folder, {"train": table}, target=Target(kind=kind))
+    write(folder, {"train": table}, target=SnapshotTarget(kind=kind))
     return source(folder)
 
 

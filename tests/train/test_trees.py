@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tests.train import clean
 from tests.train.problems import flights, resolved, source, write
 from tests.train.tree_process import node
-from trainwright.artifacts import Model, Target
+from trainwright.artifacts import Model, SnapshotTarget
 from trainwright.errors import DataRefused, Diverged, InputError, InternalError, Preempted
 from trainwright.experiment import Trees
 from trainwright.serving.trees import MatrixLayout, load_trees
@@ -223,7 +223,7 @@ def test_trees_learn_three_classes_and_a_number(tmp_path: Path, alone: Ranks) ->
     table = flights(2000, 0)
     wind = np.nan_to_num(table["wind"].to_numpy(zero_copy_only=False), nan=20)
     classes = np.digitize(wind, [15, 25])
-    several, number = Target(kind="multiclass"), Target(kind="regression")
+    several, number = SnapshotTarget(kind="multiclass"), SnapshotTarget(kind="regression")
     write(tmp_path / "classes", {"train": table.set_column(2, "late", pa.array(classes))}, target=several)
     trained = grow(prepare(tmp_path / "classes", tmp_path / "a", alone))
     scores = trained.predict(table.combine_chunks().to_batches()[0])
@@ -365,7 +365,7 @@ def root_rows(trees: bytes) -> set[float]:
 
 def test_two_machines_use_all_rows_and_are_reproducible(tmp_path: Path, alone: Ranks) -> None:
     rows = tmp_path / "set"
-    write(rows, {"train": flights(FLIGHTS, 0)}, target=Target(kind="regression"))
+    write(rows, {"train": flights(FLIGHTS, 0)}, target=SnapshotTarget(kind="regression"))
     apart = [(0, 1), (0, 1)]
     first = outcomes(rows, tmp_path / "first", apart)
     again = outcomes(rows, tmp_path / "again", apart)

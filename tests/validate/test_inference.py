@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from trainwright.artifacts import Snapshot
-from trainwright.artifacts.snapshot import Target
+from trainwright.artifacts.snapshot import SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
@@ -19,7 +19,7 @@ from trainwright.validate.schema import kind, parse_schema
 from trainwright.validate.validate import ValidationContext, ValidationOutputs, validate_snapshot
 from trainwright.verdicts import Verdict
 
-KINDS = Target(kind="multiclass", classes=("basic", "team", "free"))
+KINDS = SnapshotTarget(kind="multiclass", classes=("basic", "team", "free"))
 
 
 def table(rows: int, seed: int, **columns: Any) -> pa.Table:
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Run:
 
     def validate(
         splits: dict[str, pa.Table],
-        target: Target = KINDS,
+        target: SnapshotTarget = KINDS,
         roles: dict[str, str] | None = None,
         place: str = "",
         text: str = "",
@@ -183,13 +183,15 @@ def test_missing_values_in_another_split_relax_the_schema(run: Run) -> None:
 @pytest.mark.parametrize(
     ("target", "label"),
     [
-        (Target(), pa.array([0, 1] * 300)),
-        (Target(kind="regression"), pa.array(np.random.default_rng(5).normal(size=600))),
+        (SnapshotTarget(), pa.array([0, 1] * 300)),
+        (SnapshotTarget(kind="regression"), pa.array(np.random.default_rng(5).normal(size=600))),
         (KINDS, pa.array([0, 1, 2] * 200)),
     ],
     ids=["binary", "regression", "multiclass"],
 )
-def test_every_kind_of_label_passes_its_own_inferred_schema(run: Run, target: Target, label: Any) -> None:
+def test_every_kind_of_label_passes_its_own_inferred_schema(
+    run: Run, target: SnapshotTarget, label: Any
+) -> None:
     splits = {"train": table(600, 1, plan=label), "evaluate": table(150, 2, plan=label[:150])}
     _, out = run(splits, target=target)
     text = (out / "verdict" / "schema.pbtxt").read_text()
@@ -205,7 +207,7 @@ def test_text_is_neither_listed_nor_compared_and_does_not_hold(run: Run) -> None
         name: pa.table({"row": range(start, end), "text": prose[start:end]})
         for name, start, end in (("train", 0, 300), ("evaluate", 300, 400))
     }
-    options = {"target": Target(kind="text"), "roles": {"key": "row"}}
+    options = {"target": SnapshotTarget(kind="text"), "roles": {"key": "row"}}
     _, out = run(splits, **options)
     text = (out / "verdict" / "schema.pbtxt").read_text()
     assert "word" not in text
@@ -246,7 +248,7 @@ def test_few_rows_with_one_class_are_too_few_to_tell(run: Run) -> None:
     """With 3 % of class 1, 22 rows have none in half of all draws: 0.97 ** 22 = 0.51."""
     rare = pa.array([1] * 18 + [0] * 582)
     splits = {"train": table(600, 1, plan=rare), "evaluate": table(22, 2, plan=pa.array([0] * 22))}
-    verdict, _ = run(splits, target=Target(), on_missing_schema="bootstrap", place="")
+    verdict, _ = run(splits, target=SnapshotTarget(), on_missing_schema="bootstrap", place="")
     entries = {entry.name: entry for entry in verdict.not_judged}
     assert entries["label/evaluate/values"].reason == (
         "too few rows to tell: the label plan is 0 in all 22 labelled rows of evaluate, and in 97.0% of "
@@ -255,7 +257,7 @@ def test_few_rows_with_one_class_are_too_few_to_tell(run: Run) -> None:
     assert entries["label/evaluate/values"].needed == 152
     assert verdict.decision == "PASS"
     splits["evaluate"] = table(200, 2, plan=pa.array([0] * 200))
-    assert run(splits, target=Target(), on_missing_schema="bootstrap")[0].decision == "FAIL"
+    assert run(splits, target=SnapshotTarget(), on_missing_schema="bootstrap")[0].decision == "FAIL"
 
 
 def test_a_distance_within_chance_is_too_few_rows_to_tell_and_severity_can_hold_it(run: Run) -> None:

@@ -14,8 +14,8 @@ from trainwright.artifacts.snapshot import (
     Listing,
     Snapshot,
     SnapshotFile,
+    SnapshotTarget,
     SourceFile,
-    Target,
     TargetKind,
 )
 
@@ -32,8 +32,8 @@ __all__ = [
     "Record",
     "Snapshot",
     "SnapshotFile",
+    "SnapshotTarget",
     "SourceFile",
-    "Target",
     "TargetKind",
     "Trial",
 ]

@@ -110,7 +110,7 @@ TargetKind: TypeAlias = Literal["binary", "multiclass", "regression", "text"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class SnapshotTarget:
     """The target of a model; every step reads it from the manifest of the snapshot.
 
     Rows have a class as int64 from 0 on, and a number as float64. ``classes`` has the names of the classes by
@@ -141,7 +141,7 @@ class Snapshot(Document):
     roles: dict[str, str] = field(default_factory=dict)
     quality: dict[str, float] = field(default_factory=dict)
     protection: str = ""
-    target: Target = Target()
+    target: SnapshotTarget = SnapshotTarget()
 
     @property
     def digest(self) -> str:
@@ -149,7 +149,7 @@ class Snapshot(Document):
         files = [[entry.split, entry.rows, entry.size, entry.checksum] for entry in self.files]
         columns = [[column.name, column.type] for column in self.columns]
         content: dict[str, Any] = {"columns": columns, "files": files, "roles": self.roles}
-        if self.target != Target():  # a label of 0 and 1 was the only target once
+        if self.target != SnapshotTarget():  # a label of 0 and 1 was the only target once
             content["target"] = asdict(self.target)
         return digest_text(canonical(content))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright import storage
-from trainwright.artifacts import Column, Listing, Snapshot, Target
+from trainwright.artifacts import Column, Listing, Snapshot, SnapshotTarget
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import DataRefused, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
@@ -242,7 +242,7 @@ class _Run:
         types |= {label.name: label.type} if label else {}
         types |= {} if data.key else {ROW: pa.int64()}
         roles = {"key": data.key or ROW, "time": data.time, "label": data.label}
-        target = target_of(label, totals.all_classes, self.source) if totals.all_rows else Target()
+        target = target_of(label, totals.all_classes, self.source) if totals.all_rows else SnapshotTarget()
         return Snapshot(
             files=tuple(files),
             columns=tuple(Column(name=name, type=str(kind)) for name, kind in types.items()),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Target
+from trainwright.artifacts import SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.experiment import Data
 from trainwright.experiment.data import LabelKind
@@ -206,23 +206,23 @@ def _reject(
     )
 
 
-def target_of(rule: LabelRule | None, counts: Mapping[int, int], where: str) -> Target:
+def target_of(rule: LabelRule | None, counts: Mapping[int, int], where: str) -> SnapshotTarget:
     """Return what the label means, by the rows of each class number.
 
     Raises:
         InputError: The class numbers are not exactly 0 to n-1.
     """
     if rule is None:
-        return Target(kind="text")
+        return SnapshotTarget(kind="text")
     if rule.kind == "regression":
-        return Target(kind="regression")
+        return SnapshotTarget(kind="regression")
     if rule.classes:
-        return Target(kind="binary" if rule.kind == "binary" else "multiclass", classes=rule.classes)
+        return SnapshotTarget(kind="binary" if rule.kind == "binary" else "multiclass", classes=rule.classes)
     present = sorted(number for number, rows in counts.items() if rows)
     if rule.kind == "binary" or (rule.kind == "auto" and set(present) <= {0, 1}):
-        return Target()
+        return SnapshotTarget()
     if len(present) > 2 and present == list(range(len(present))):  # noqa: PLR2004
-        return Target(kind="multiclass", classes=tuple(map(str, present)))
+        return SnapshotTarget(kind="multiclass", classes=tuple(map(str, present)))
     shown = ", ".join(map(str, present[:_LISTED])) or "no value"
     expected = "0 and 1, or classes" if rule.kind == "auto" else "three or more classes"
     raise InputError(

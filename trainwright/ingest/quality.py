@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright import storage
-from trainwright.artifacts import Listing, Snapshot, SnapshotFile, Target
+from trainwright.artifacts import Listing, Snapshot, SnapshotFile, SnapshotTarget
 from trainwright.documents import read_json
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
@@ -133,7 +133,7 @@ def reject(judged: Sequence[LimitResult]) -> None:
         )
 
 
-def figures_of(totals: Totals, files: Sequence[SnapshotFile], target: Target) -> dict[str, float]:
+def figures_of(totals: Totals, files: Sequence[SnapshotFile], target: SnapshotTarget) -> dict[str, float]:
     """Return what the manifest says of the rows, by name.
 
     A binary label has ``positives.SPLIT``, and classes with names have ``labels.SPLIT.NAME``.
@@ -198,7 +198,7 @@ def write_summary(
     path.write_text("\n".join(lines))
 
 
-def _splits_tables(totals: Totals, target: Target) -> Iterator[str]:
+def _splits_tables(totals: Totals, target: SnapshotTarget) -> Iterator[str]:
     """Yield the rows of each split with figures of their label, and those of each class, as Markdown."""
     header = ("split", "rows") + (() if target.kind == "text" else ("with label",))
     header += {

@@ -8,7 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.errors import DataRefused, Diverged
 from trainwright.experiment import LanguageModel
 from trainwright.serving import Predictor, TokenPredictor
@@ -110,7 +110,7 @@ def write_losses(
         {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
         parents={"training_set": snapshot.digest, "model": predictor.model.digest},
         roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
-        target=Target(kind="text"),
+        target=SnapshotTarget(kind="text"),
     )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise DataRefused(

@@ -15,7 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Column, Snapshot, SnapshotFile, Target
+from trainwright.artifacts import Column, Snapshot, SnapshotFile, SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.tables.columns import is_nested, plain, require_columns, require_distinct, schema_difference
 
@@ -247,7 +247,7 @@ class SnapshotWriter:
         parents: Mapping[str, str],
         roles: Mapping[str, str],
         quality: Mapping[str, float] | None = None,
-        target: Target | None = None,
+        target: SnapshotTarget | None = None,
     ) -> Snapshot:
         """Publish the data, and then the manifest, and return it."""
         if self._schema is None:
@@ -260,7 +260,7 @@ class SnapshotWriter:
             parents=dict(parents),
             roles=dict(roles),
             quality=nulls | dict(quality or {}),
-            target=target or Target(),
+            target=target or SnapshotTarget(),
         )
         (self.folder / Snapshot.FILE).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "data", ignore_errors=True)
@@ -319,7 +319,7 @@ def write_snapshot(
     roles: Mapping[str, str],
     rows_per_file: int = 1_000_000,
     quality: Mapping[str, float] | None = None,
-    target: Target | None = None,
+    target: SnapshotTarget | None = None,
 ) -> Snapshot:
     """Write a snapshot split by split: data first, manifest last.
 

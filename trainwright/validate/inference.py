@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright.artifacts import Snapshot, Target
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.artifacts.snapshot import UNASSIGNED
 from trainwright.errors import InputError
 from trainwright.experiment.data import Runner
@@ -142,7 +142,7 @@ def _declare_label(schema: Any, snapshot: Snapshot, features: dict[str, Any]) ->
             feature.int_domain.is_categorical = True
 
 
-def _last_class(target: Target, label: Any) -> int:
+def _last_class(target: SnapshotTarget, label: Any) -> int:
     if target.classes:
         return len(target.classes) - 1
     return 1 if target.kind == "binary" else int(label.num_stats.max)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from trainwright.artifacts import Target
+from trainwright.artifacts import SnapshotTarget
 from trainwright.errors import InputError
 from trainwright.experiment import Severity, SeverityRule, Suppression, Validation
 from trainwright.experiment.validation import NEVER_LOWERED
@@ -200,7 +200,7 @@ def plan(
     schema: Any,
     validation: Validation,
     roles: Mapping[str, str],
-    target: Target = Target(),  # noqa: B008
+    target: SnapshotTarget = SnapshotTarget(),  # noqa: B008
 ) -> tuple[Limit, ...]:
     """Return a limit for every column of the schema, unless it is ignored or is the key or the time.
 
@@ -226,7 +226,7 @@ def plan(
     return tuple(limits)
 
 
-def _split_faults(validation: Validation, roles: Mapping[str, str], target: Target) -> Iterator[str]:
+def _split_faults(validation: Validation, roles: Mapping[str, str], target: SnapshotTarget) -> Iterator[str]:
     if validation.current == validation.previous:
         yield f"current and previous are both {validation.current!r}: a split never moves from itself"
     if validation.serving == learned_from(validation):

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainwright import tables
-from trainwright.artifacts import Snapshot
-from trainwright.artifacts import Target as SnapshotTarget
+from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import ResolvedTraining
 from trainwright.experiment.training import Objective
