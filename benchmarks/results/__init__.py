@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,9 @@ HEAD = """# Benchmarks
 
 Each benchmark runs trainwright and the named peer in one run: `make bench NAME=<file>` runs one, `make bench`
 all. It exits with 1 if it misses its goal. Ratios matter more than absolute times. The tables are in
-`benchmarks/results/`.
+`benchmarks/results/`. Where no machine is named, it is {machine}.
 
-| benchmark | result | machine |
+| benchmark | result | date |
 |---|---|---|
 """
 
@@ -43,9 +44,11 @@ def page() -> str:
     rows = []
     for path in sorted(TABLES.glob("*.md")):
         parts = path.read_text().strip().split("\n\n")
-        result, machine = parts[1].replace(f"{path.stem}: ", ""), parts[-1].strip("*")
-        rows.append(f"| `{path.stem}` | {result} | {machine} |\n")
-    return HEAD + "".join(rows)
+        rows.append((path.stem, parts[1].replace(f"{path.stem}: ", ""), parts[-1].strip("*")))
+    machines = Counter(when.split(", ", 1)[1] for _, _, when in rows)
+    usual = machines.most_common(1)[0][0]
+    lines = (f"| `{name}` | {result} | {when.removesuffix(f', {usual}')} |\n" for name, result, when in rows)
+    return HEAD.format(machine=usual) + "".join(lines)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -351,7 +351,25 @@ def experiment_page() -> str:
     titles = {name: _title(name, paths, definitions) for name, paths in _paths(schema, definitions).items()}
     links = {name: _link(title) for name, title in titles.items()}
     sections = [("The whole file", schema), *((title, definitions[name]) for name, title in titles.items())]
-    return EXPERIMENT_HEAD + "".join(_experiment_section(title, body, links) for title, body in sections)
+    shared = _shared_rows(sections, links)
+    return EXPERIMENT_HEAD + "".join(
+        _experiment_section(title, body, links, shared.get(title, {})) for title, body in sections
+    )
+
+
+def _shared_rows(
+    sections: Sequence[tuple[str, dict[str, Any]]], links: dict[str, str]
+) -> dict[str, dict[str, str]]:
+    """Return the rows of each kind of a section that an earlier kind has too, with a link to that one."""
+    found: dict[str, dict[str, str]] = {}
+    first: dict[str, str] = {}
+    for title, body in sections:
+        if ", kind `" in title:
+            rows = list(_experiment_rows(body, links))
+            found[title] = {row: first[row] for row in rows if row in first}
+            for row in rows:
+                first.setdefault(row, _link(title))
+    return found
 
 
 def _paths(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, list[str]]:
@@ -402,15 +420,25 @@ def _link(title: str) -> str:
     return f"[{alternative[1] if alternative else 'section'}](#{anchor})"
 
 
-def _experiment_section(title: str, body: dict[str, Any], links: dict[str, str]) -> str:
+def _experiment_section(
+    title: str, body: dict[str, Any], links: dict[str, str], shared: Mapping[str, str]
+) -> str:
     about = body.get("description", "").split("\n", 1)[0].replace("``", "`")
-    rows = "\n".join(_experiment_rows(body, links))
-    return f"\n## {title}\n\n{about}\n\n| Key | Type; default | Meaning |\n|---|---|---|\n{rows}\n"
+    rows = [row for row in _experiment_rows(body, links) if row not in shared]
+    table = "\n".join(["\n| Key | Type; default | Meaning |", "|---|---|---|", *rows]) + "\n" if rows else ""
+    same = [
+        f"{', '.join(row.split()[1] for row in shared if shared[row] == link)} as of {link}"
+        for link in dict.fromkeys(shared.values())
+    ]
+    also = f"\nAlso {'; '.join(same)}.\n" if same else ""
+    return f"\n## {title}\n\n{about}\n{table}{also}"
 
 
 def _experiment_rows(body: dict[str, Any], links: dict[str, str]) -> Iterator[str]:
     required = body.get("required", ())
     for key, field in body["properties"].items():
+        if key == "kind" and "const" in field:  # the heading says it
+            continue
         default = "**required**" if key in required else _experiment_default(field)
         kind = "; ".join(filter(None, [_type(field, links), default]))
         yield f"| `{key}` | {kind} | {field.get('description', '')} |"
@@ -452,7 +480,7 @@ def _type(field: dict[str, Any], links: dict[str, str]) -> str:
     return " ".join([formats.get(field.get("format", ""), kind), *bounds])
 
 
-COMMON = 5
+COMMON = 3
 """An option that so many commands share is described once."""
 
 
@@ -460,7 +488,8 @@ def commands_page() -> str:
     """Return the page of the command line."""
     contexts = list(commands(typer.main.get_command(app), "trainwright"))
     rows = Counter(row for context in contexts for row in _command_rows(context) if row.startswith("| `--"))
-    common = {row for row, count in rows.items() if count >= COMMON}
+    often = (row for row, count in reversed(rows.most_common()) if count >= COMMON)
+    common = set({row.split()[1]: row for row in often}.values())
     head = f"{COMMANDS_HEAD}\n## Common options\n{_command_table(sorted(common))}"
     return head + "".join(_command_section(context, common) for context in contexts)
 
