@@ -280,3 +280,22 @@ def test_metric_that_the_configured_target_lacks_is_rejected_before_anything_run
 ) -> None:
     text = GOOD.replace("  label: late\n", f"  label: late\n{data}") + f"evaluation: {evaluation}\n"
     assert message in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("data", "objective", "message"),
+    [
+        ("  label_kind: regression\n", "class_weights: balanced", "class_weights balanced is not defined"),
+        ("  classes: [a, b, c]\n", "threshold: f1", "threshold f1 is not defined"),
+    ],
+)
+def test_objective_that_the_configured_target_lacks_is_rejected_before_anything_runs(
+    tmp_path: Path, data: str, objective: str, message: str
+) -> None:
+    text = GOOD.replace("  label: late\n", f"  label: late\n{data}")
+    text += f"training: {{objective: {{{objective}}}}}\n"
+    assert f"training.objective: {message}" in refusal(tmp_path, text)
+    # Two classes have every setting, and of a label of kind `auto`, only `ingest` can tell.
+    for possible in ("  classes: [a, b]\n", "  label_kind: auto\n"):
+        written(tmp_path, text.replace(data, possible))
+        arguments.read(tmp_path / "experiment.yaml")

@@ -87,13 +87,14 @@ def check_objective(kind: TargetKind, **asked: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"class_weights": "balanced"}, "class_weights"),
-        ({"sampling": "balanced", "focal": 2}, "sampling, focal"),
-        ({"threshold": "f1"}, "threshold"),
+        ({"class_weights": "balanced"}, ["class_weights balanced"]),
+        ({"sampling": "balanced", "focal": 2}, ["sampling balanced", "focal 2.0"]),
+        ({"threshold": "f1"}, ["threshold f1"]),
     ],
 )
-def test_class_settings_are_rejected_for_regression(asked: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=f"^{named}: for classes, but label 'late' is a number"):
+def test_class_settings_are_rejected_for_regression(asked: dict[str, Any], named: list[str]) -> None:
+    what = "; ".join(f"{each} is not defined for a model of kind regression" for each in named)
+    with pytest.raises(InputError, match=f"^{what}, and label 'late' is regression"):
         check_objective("regression", **asked)
 
 
@@ -108,7 +109,7 @@ def test_evaluation_split_without_labels_is_rejected_before_training(tmp_path: P
 
 
 def test_threshold_for_three_classes_is_rejected() -> None:
-    with pytest.raises(InputError, match="threshold f1: for two classes, but label 'late' has several"):
+    with pytest.raises(InputError, match="threshold f1 is not defined for a model of kind multiclass"):
         check_objective("multiclass", threshold="f1")
 
 

@@ -56,13 +56,19 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _metrics_suit_the_target(self) -> Self:
-        """Reject what `evaluate` would reject after the training, if the kind of label is configured."""
+    def _settings_suit_the_target(self) -> Self:
+        """Reject what `train` and `evaluate` would reject later, if the kind of label is configured."""
         kind = {2: "binary"}.get(len(self.data.classes), "multiclass") if self.data.classes else ""
         kind = kind if self.data.label_kind == "auto" else self.data.label_kind
         kind = "language_model" if self.network.kind == "lm" else kind
-        if kind and (wrong := self.evaluation.undefined_for(kind, self.data.classes)):
-            raise ValueError(f"evaluation: {'; '.join(wrong)}")
+        if not kind:
+            return self
+        wrong = {
+            "training.objective": self.training.objective.undefined_for(kind),
+            "evaluation": self.evaluation.undefined_for(kind, self.data.classes),
+        }
+        if any(wrong.values()):
+            raise ValueError("; ".join(f"{key}: {'; '.join(found)}" for key, found in wrong.items() if found))
         return self
 
     @model_validator(mode="after")

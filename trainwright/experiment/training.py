@@ -23,16 +23,24 @@ class Objective(Section):
             raise ValueError("class_weights and sampling are both balanced, which weighs twice; choose one")
         return self
 
-    @property
-    def of_classes(self) -> list[str]:
-        """Keys in use that apply to classes only."""
+    def undefined_for(self, kind: str) -> list[str]:
+        """Return the settings in use that a kind of target does not have; left out, they would look kept.
+
+        Args:
+            kind: ``binary``, ``multiclass``, ``regression`` or ``language_model``.
+        """
         used = {
             "class_weights": self.class_weights != "none",
             "sampling": self.sampling != "none",
             "focal": self.focal > 0,
             "threshold": self.threshold != "half",
         }
-        return [name for name, is_used in used.items() if is_used]
+        known = {"binary": set(used), "multiclass": {"class_weights", "sampling", "focal"}}.get(kind, set())
+        return [
+            f"{name} {getattr(self, name)} is not defined for a model of kind {kind}"
+            for name, is_used in used.items()
+            if is_used and name not in known
+        ]
 
 
 class Parallel(Section):

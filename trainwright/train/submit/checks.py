@@ -59,13 +59,12 @@ def check_target(snapshot: Snapshot, network: Network, objective: Objective) -> 
             where="data.label",
             hint="Name the column to predict in data.label, or learn text with network.kind lm.",
         )
-    where, hint = "training.objective", "Leave them out, or correct data.label_kind."
-    if kind == "regression" and (wrong := objective.of_classes):
-        what = f"{', '.join(wrong)}: for classes, but label {label!r} is a number to predict"
-        raise InputError(what, where=where, hint=hint)
-    if kind == "multiclass" and objective.threshold != "half":
-        what = f"threshold {objective.threshold}: for two classes, but label {label!r} has several"
-        raise InputError(what, where=where, hint=hint)
+    if wrong := objective.undefined_for(kind):
+        raise InputError(
+            f"{'; '.join(wrong)}, and label {label!r} is {kind}",
+            where="training.objective",
+            hint="Leave it out, or correct data.label_kind.",
+        )
 
 
 def check_secrets(sections: Mapping[str, object]) -> None:
@@ -105,13 +104,8 @@ def check_network(network: Network, training: ResolvedTraining, processes: int, 
             raise InputError("; ".join(wrong), where=f"network.kind {network.kind}")
         if isinstance(network, Trees):
             return
-    if isinstance(network, LanguageModel) and (names := training.objective.of_classes):
-        raise InputError(
-            f"{', '.join(f'training.objective.{name}' for name in names)}: for a label; network.kind lm "
-            "learns the next token",
-            where="network.kind lm",
-            hint="Leave it out.",
-        )
+    if isinstance(network, LanguageModel) and (wrong := training.objective.undefined_for("language_model")):
+        raise InputError("; ".join(wrong), where="training.objective", hint="Leave it out.")
     check_parallelism(network, training, processes)
 
 
