@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from trainwright.draft.profiles import ColumnProfile, profile_columns
+from trainwright.draft.profiles import ColumnProfile, profile_columns, words_of
 from trainwright.draft.roles import RoleChoice, choose_key, choose_label, choose_text, choose_time
 from trainwright.draft.splits import choose_splits
 from trainwright.draft.target import find_leaks, infer_target
@@ -136,6 +136,18 @@ def test_target_kind_and_classes_follow_the_values(
 ) -> None:
     found = infer_target(profile(values), "", "t.csv")
     assert (found.kind, found.classes) == (kind, classes)
+
+
+def test_rows_without_a_label_are_counted() -> None:
+    assert infer_target(profile(["no", "yes", None]), "", "t.csv").reason == (
+        "no (50%), yes (50%): binary; 1 of 3 rows have none"
+    )
+    assert infer_target(profile([1.5, None, 2.5]), "", "t.csv").reason.endswith("; 1 of 3 rows have none")
+
+
+def test_letters_beyond_ascii_belong_to_a_word() -> None:
+    assert words_of("Größe_y") == ["größe", "y"]
+    assert words_of("ÿy") == ["ÿy"], "not y, which is named like a label"
 
 
 def test_requested_regression_replaces_the_classes_of_few_whole_numbers() -> None:

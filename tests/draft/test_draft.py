@@ -1,6 +1,7 @@
 """A draft of each kind of source: the file is short and exact, and its snapshot is that of a run."""
 
 import datetime as dt
+import decimal
 import json
 import random
 import sqlite3
@@ -144,6 +145,41 @@ def test_query_of_a_database_names_its_tables(tmp_path: Path) -> None:
     assert "  model: customers\n" in found.experiment
 
 
+def test_key_of_a_query_that_was_inferred_is_not_called_requested(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("CREATE TABLE customers (id INTEGER, plan TEXT, churn INTEGER)")
+        rows = [(n, f"p{n % 3}", n % 2) for n in range(ROWS)]
+        database.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
+    found = draft(f"sqlite:///{tmp_path}/shop.db", tmp_path, query="SELECT * FROM customers")
+    assert "  key      id: unique, and named like a key" in found.findings
+
+
+def test_parquet_of_every_kind_of_column_is_drafted(tmp_path: Path) -> None:
+    columns = {
+        "opens": pa.array([dt.time(n % 24) for n in range(60)]),
+        "takes": pa.array([dt.timedelta(hours=n % 9) for n in range(60)]),
+        "plan": pa.array([f"p{n % 3}" for n in range(60)]).dictionary_encode(),
+        "price": pa.array([decimal.Decimal(n % 7) / 10 for n in range(60)], pa.decimal128(8, 2)),
+        "tags": pa.array([["a"]] * 60),
+        "churn": pa.array([n % 2 for n in range(60)]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    found = draft(tmp_path / "t.parquet", tmp_path)
+    assert "  exclude  opens, takes: times of the day or durations" in found.findings
+    assert "  exclude  tags: lists, objects or bytes" in found.findings
+    assert "  exclude: [opens, takes, tags]" in found.experiment
+
+
+def test_key_and_text_alone_are_no_features_and_the_error_names_both(tmp_path: Path) -> None:
+    columns = {
+        "id": list(range(60)),
+        "note": [f"note {n}" for n in range(60)],
+        "y": [n % 2 for n in range(60)],
+    }
+    with pytest.raises(InputError, match=r"'y' from: id \(key\); note \(text that differs from row to row\)"):
+        draft(put(tmp_path / "t.csv", columns), tmp_path)
+
+
 def test_query_without_a_key_lists_the_columns_to_choose_from(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "shop.db") as database:
         database.execute("CREATE TABLE customers (plan TEXT, churn INTEGER)")
@@ -231,7 +267,7 @@ def test_thousands_of_columns_stay_below_30_lines(tmp_path: Path) -> None:
         (b"a,y\n" + b"1,0\n" * 30, DataRefused, "label 'y' holds only 0 in 30 rows"),
         (b"a,y\n" + b",\n" * 30, DataRefused, "label 'y' holds no value"),
         (b"a,y\n" + b"\xe9,1\n" * 30, InputError, "not UTF-8 text from byte 4 on"),
-        (b"y\n" + b"0\n1\n" * 30, InputError, "no column is left to predict 'y' from"),
+        (b"y\n" + b"0\n1\n" * 30, InputError, "no column is left to predict 'y' from: it is the only one"),
     ],
 )
 def test_table_that_nothing_can_learn_from_is_one_clear_error(

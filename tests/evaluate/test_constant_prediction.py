@@ -78,6 +78,10 @@ def test_few_rows_of_a_class_are_not_judged() -> None:
     label = np.repeat([0, 1], [200, 29])
     found = judged(predictions(label, np.where(label == 1, 0.9, 0.05) + np.linspace(0, 0.01, 229)))
     assert found.decision == "INCONCLUSIVE"
+    assert found.headline == (
+        "INCONCLUSIVE: too few rows to compare with a constant prediction: "
+        "29 rows of the rarer label; its interval needs 30 of each"
+    )
     assert found.rulings[0].undecided[0].reason == "29 rows of the rarer label; its interval needs 30 of each"
 
 

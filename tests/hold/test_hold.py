@@ -41,6 +41,13 @@ def test_a_held_run_names_the_gate_and_only_the_rules_that_did_not_pass(tmp_path
     assert [parent.step for parent in mine.parents[0].parents] == ["train"]
 
 
+def test_decision_in_front_of_the_reason_is_not_repeated(tmp_path: Path) -> None:
+    folder = verdict(tmp_path / "verdict", "INCONCLUSIVE")
+    Stopwatch().record(folder, "evaluate", "INCONCLUSIVE: too few rows", decision="INCONCLUSIVE")
+    reason = explain(folder, "evaluate", tmp_path / "record", tmp_path / "summary.md")
+    assert reason == "evaluate decided INCONCLUSIVE: too few rows"
+
+
 def test_a_verdict_without_a_record_is_explained_by_its_rules(tmp_path: Path) -> None:
     folder = verdict(tmp_path / "verdict", "FAIL")
     reason = explain(folder, "validate", tmp_path / "record", tmp_path / "summary.md")

@@ -75,13 +75,16 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
     scratch = folder / "scratch"
     scratch.mkdir()
     sample = read_sample(reading, scratch)
-    if not request.key and "key" in source:
+    by_name = not request.key and "key" in source
+    if by_name:
         request = replace(request, key=source["key"])
     named = {"key": request.key, "time": request.time, "label": request.label}
     named |= {"group": request.group, "text": request.text}
     require_columns(sample.rows, [name for name in named.values() if name], where=request.source)
     profiles = profile_columns(sample.rows)
     roles = _choose_roles(profiles, request)
+    if by_name:
+        roles.key = replace(roles.key, reason="unique, and named like a key")
     data = source | {"source": _relative(request.source, request.folder)} | _data_section(roles)
     text = render(_title(request, roles), _sections(data, roles, request))
     draft = Draft(experiment=text, findings=tuple(_findings(sample, roles, request)))
@@ -172,10 +175,9 @@ def _choose_features(
     features = [one for one in others if one.name not in excluded]
     if not features:
         raise InputError(
-            f"no column is left to predict {label.name!r} from: "
-            + "; ".join(f"{', '.join(names[:_SHOWN])} ({why})" for why, names in roles.excluded.items()),
+            f"no column is left to predict {label.name!r} from: {_unused(roles) or 'it is the only one'}",
             where=request.source,
-            hint="Add columns with the features.",
+            hint="Add columns with the features: numbers, or text with few different values.",
         )
     few = [one for one in features if 2 <= one.distinct <= _MOST_VALUES]  # noqa: PLR2004
     few = [one for kind in ("text", "boolean") for one in few if one.kind == kind]
@@ -190,12 +192,23 @@ def _choose_features(
         )
 
 
+def _unused(roles: TableRoles) -> str:
+    """Return the columns that are no features, with the reasons."""
+    found = [
+        f"{role.column} ({word})" for word, role in (("key", roles.key), ("time", roles.time)) if role.column
+    ]
+    found += [f"{', '.join(names[:_SHOWN])} ({why})" for why, names in roles.excluded.items()]
+    return "; ".join(found)
+
+
 def _reason_to_exclude(one: ColumnProfile, group: str) -> str:
     """Return why a column is no feature; empty if it can be one."""
     if one.name == group:
         return "the group"
     if one.kind in {"nested", "binary"}:
         return "lists, objects or bytes"
+    if one.kind == "clock":
+        return "times of the day or durations"
     if one.is_constant:
         return "one value in every row" if one.present else "no value in any row"
     if one.is_free_text:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-ColumnKind: TypeAlias = Literal["boolean", "integer", "float", "text", "time", "nested", "binary"]
+ColumnKind: TypeAlias = Literal["boolean", "integer", "float", "text", "time", "clock", "nested", "binary"]
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -19,6 +19,7 @@ class ColumnProfile:
     """Figures of a column; NaN counts as missing.
 
     Attributes:
+        kind: Of its values; ``clock`` is a time of the day or a duration.
         present: Values without the missing ones, in the order of the rows.
         rows: All rows.
         distinct: Distinct values; 0 for lists and objects, which are not counted.
@@ -77,7 +78,7 @@ _LONG_TEXT = 60
 
 def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case: ``createdAt`` and ``created_at`` have the same."""
-    return re.split(r"[^a-z0-9]+", _CAMEL.sub("_", name).lower().strip("_ "))
+    return re.split(r"[\W_]+", _CAMEL.sub("_", name).lower().strip("_ "))
 
 
 def profile_columns(rows: pa.Table) -> list[ColumnProfile]:
@@ -103,6 +104,7 @@ def _kind_of(kind: pa.DataType) -> ColumnKind:
         ("integer", pa.types.is_integer(kind)),
         ("float", pa.types.is_floating(kind) or pa.types.is_decimal(kind)),
         ("time", pa.types.is_timestamp(kind) or pa.types.is_date(kind)),
+        ("clock", pa.types.is_time(kind) or pa.types.is_duration(kind)),
         ("nested", pa.types.is_nested(kind)),
         ("binary", pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)),
     ]

@@ -179,7 +179,7 @@ _SHOWN = 30
 
 def _label_problem(profile: ColumnProfile) -> str:
     """Return why the last column is not taken for the label; empty if it is."""
-    if profile.kind in {"nested", "binary", "time"}:
+    if profile.kind in {"nested", "binary", "time", "clock"}:
         return f"it holds {profile.values.type}"
     if profile.distinct < 2:  # noqa: PLR2004
         return "it holds one value" if profile.present else "it holds no value"

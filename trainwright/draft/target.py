@@ -58,7 +58,7 @@ def infer_target(profile: ColumnProfile, requested: str, source: str) -> LabelMe
             )
         ends = pc.min_max(profile.values).as_py()
         span = f"numbers from {ends['min']:g} to {ends['max']:g}, {profile.distinct:,} different"
-        return LabelMeaning(kind="regression", reason=f"{span}: regression")
+        return LabelMeaning(kind="regression", reason=f"{span}: regression{_missing(profile)}")
     if kind == "binary" and profile.distinct != _BINARY:
         raise InputError(
             f"label {profile.name!r} has {profile.distinct:,} values, and --kind is binary",
@@ -76,7 +76,7 @@ def infer_target(profile: ColumnProfile, requested: str, source: str) -> LabelMe
 
 
 def _require_values(profile: ColumnProfile, source: str) -> None:
-    if profile.kind in {"nested", "binary", "time"}:
+    if profile.kind in {"nested", "binary", "time", "clock"}:
         raise InputError(
             f"label {profile.name!r} holds {profile.values.type}; expected classes or numbers",
             where=source,
@@ -127,8 +127,15 @@ def _classes(profile: ColumnProfile) -> LabelMeaning:
     return LabelMeaning(
         kind="binary" if binary else "multiclass",
         classes=() if numbered else tuple(names),
-        reason=f"{', '.join(shown)}{more}: {'binary' if binary else f'{len(names)} classes'}{hint}",
+        reason=f"{', '.join(shown)}{more}: {'binary' if binary else f'{len(names)} classes'}{hint}"
+        f"{_missing(profile)}",
     )
+
+
+def _missing(profile: ColumnProfile) -> str:
+    """Say how many rows have no label: nothing is learned from them."""
+    missing = profile.rows - profile.present
+    return f"; {missing:,} of {profile.rows:,} rows have none" if missing else ""
 
 
 def _text(value: object) -> str:

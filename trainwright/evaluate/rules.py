@@ -233,7 +233,8 @@ def constant_ruling(findings: Findings, broken: str) -> Ruling:
     fewest, what = smallest_count(findings.kind, findings.sample, found.metric, evaluation.cluster)
     if fewest < MIN_UNITS:
         reason = f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each"
-        return not_judged_ruling(CONSTANT_GAIN, reason, kind="constant")
+        fact = f"too few rows to compare with a constant prediction: {reason}"
+        return not_judged_ruling(CONSTANT_GAIN, reason, kind="constant", fact=fact)
     terms = RuleTerms(0.0, ABOVE, evaluation.confidence, broken)
     title = metric_title(found.metric)
     digits = decimals(abs(found.constant - found.model), found.model)
@@ -250,7 +251,8 @@ def constant_warning(findings: Findings) -> tuple[str, ...]:
     ruling = constant_ruling(findings, "FAIL")
     if findings.evaluation.constant_prediction != "warn" or ruling.decision == "PASS":
         return ()
-    return (f"{ruling.fact}: {ruling.undecided[0].reason}" if ruling.undecided else ruling.fact,)
+    reason = ruling.undecided[0].reason if ruling.undecided else ""
+    return (ruling.fact if reason in ruling.fact else f"{ruling.fact}: {reason}",)
 
 
 CONSTANT_NAMES = {

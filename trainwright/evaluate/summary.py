@@ -39,6 +39,11 @@ def next_steps(findings: Findings, verdict: Verdict) -> list[str]:
             steps.append(
                 f"About {ruling.needed:,} rows of a slice would decide every slice of {ruling.name}."
             )
+    if any(ruling.kind == "constant" and ruling.undecided for ruling in findings.rulings):
+        steps.append(
+            "For more rows in this split, raise its fraction in data.splits. To register without this "
+            "comparison, set evaluation.constant_prediction: warn in a reviewed change."
+        )
     if any(ruling.kind == "baseline" and ruling.decision != "PASS" for ruling in findings.rulings):
         steps.append(
             "No model in production was compared. For the first model of a name, set "

@@ -40,7 +40,7 @@ def explain(verdict: Path, gate: str, record: Path, summary: Path) -> str:
         )
     judge = verdict / Record.FILE
     why = Record.read(verdict).headline if judge.exists() else "; ".join(_names(found))
-    reason = f"{gate} decided {found.decision}: {why}"
+    reason = f"{gate} decided {found.decision}: {why.removeprefix(f'{found.decision}: ')}"
     rows = list(_rows(found))
     record.mkdir(parents=True, exist_ok=True)
     watch.record(record, "hold", reason, inputs={"verdict": found.digest}, parents=[verdict])

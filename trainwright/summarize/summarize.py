@@ -258,9 +258,8 @@ def _stop(run: Run) -> list[Block]:
     registered = any(record.step == "register" for record in run.records)
     for gate in _gates(run):
         if gate.decision != "PASS" and not registered:
-            blocks.append(
-                Paragraph(f"{gate.step} decided {gate.decision}: {gate.headline}. Its report says why.")
-            )
+            reason = gate.headline.removeprefix(f"{gate.decision}: ")
+            blocks.append(Paragraph(f"{gate.step} decided {gate.decision}: {reason}. Its report says why."))
     return blocks
 
 
