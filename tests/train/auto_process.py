@@ -1,4 +1,4 @@
-"""A process that trains the candidates of ``network.kind: auto``, and may be killed."""
+"""A process that trains as a job does, also both candidates of ``network.kind: auto``, and may be killed."""
 
 import os
 import signal
@@ -22,7 +22,10 @@ from trainwright.train.trainers import WriteModel, train
 
 
 class Killing(TrainingRecorder):
-    """Writes every step into a file, and kills its process at one of them, such as ``("mlp", 7)``."""
+    """Writes every step into a file, and kills its process at one of them, such as ``("mlp", 7)``.
+
+    Without candidates, the name is empty.
+    """
 
     kill: tuple[str, int] = ("", 0)
 
@@ -35,9 +38,14 @@ class Killing(TrainingRecorder):
 
 
 def fit(
-    training_set: Path, home: Path, group: Ranks, training: dict[str, Any], kill: tuple[str, int] = ("", 0)
+    training_set: Path,
+    home: Path,
+    group: Ranks,
+    training: dict[str, Any],
+    kill: tuple[str, int] = ("", 0),
+    network: str = "auto",
 ) -> tuple[FitResult, WriteModel]:
-    """Train both candidates in this process."""
+    """Train in this process, as one of a group."""
     home.mkdir(parents=True, exist_ok=True)
     asked = request(training_set, training=training)
     config = TrainConfig(
@@ -45,9 +53,9 @@ def fit(
         home=str(home),
         training_set=str(training_set),
         data_version=asked.data_version,
-        network=read_network({"kind": "auto"}).model_dump(mode="json"),
+        network=read_network({"kind": network}).model_dump(mode="json"),
         training=Training.parse(asked.training, "training").model_dump(mode="json"),
-        processes=1,
+        processes=group.size,
     )
     with Killing(config, group, home) as recorder:
         recorder.kill = kill
@@ -57,9 +65,14 @@ def fit(
         return replace(result, seconds=0.0, samples_per_s=0.0), write
 
 
-def train_and_die(training_set: Path, home: Path, training: dict[str, Any], kill: tuple[str, int]) -> None:
-    """Train both candidates, as one process of a job."""
+def train_and_die(
+    training_set: Path, home: Path, training: dict[str, Any], kill: tuple[str, int], network: str = "auto"
+) -> None:
+    """Train as one process of a job, the last of which is killed; one that is not writes the model."""
     torch.use_deterministic_algorithms(mode=True)
     torch.set_num_threads(1)
     with reported("test"), process_group(0) as group:
-        fit(training_set, home, group, training, kill)
+        dies = group.rank == group.size - 1
+        _, write = fit(training_set, home, group, training, kill if dies else ("", 0), network)
+        if group.leads:
+            write(home / "model", home / "predictions")

@@ -1,5 +1,7 @@
 """Defaults by the number of rows, and the share that is held out for early stopping."""
 
+import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.train import clean
+from tests.train.auto_process import train_and_die
 from tests.train.problems import source, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot, SnapshotFile, SnapshotTarget, TargetKind
@@ -14,11 +18,9 @@ from trainwright.errors import InputError
 from trainwright.experiment import Mlp, ResolvedTraining, Training, Trees, read_network
 from trainwright.train.defaults import resolve_training
 from trainwright.train.feeding.hold_out import HoldOut
-from trainwright.train.loop import StepReport
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit import Submitted, TrainRequest, submit
 from trainwright.train.trainers import TrainingRows
-from trainwright.train.trees import train_trees
 
 
 def snapshot(rows: int, **figures: float) -> Snapshot:
@@ -116,29 +118,54 @@ def test_held_out_rows_are_a_share_by_key_and_no_others_are_trained_on(tmp_path:
     assert (inside & other).sum() < 50
 
 
-class Killing:
-    """Ends a training after a round, as a kill would: nothing else is done any more."""
-
-    def on_step(self, step: StepReport) -> None:
-        if step.number == 13:
-            raise KeyboardInterrupt
+HELD_OUT = {"share": 0.1, "every_steps": 5, "patience": 4}
 
 
-def test_killed_training_holds_the_same_rows_out_and_ends_alike(tmp_path: Path, alone: Ranks) -> None:
+@pytest.mark.parametrize(
+    ("network", "kept", "processes"),
+    [
+        ("mlp", "best_step", 1),
+        ("mlp", "best_step", 2),
+        ("trees", "rounds_kept", 1),
+        ("trees", "rounds_kept", 2),
+    ],
+)
+def test_killed_training_holds_the_same_rows_out_and_ends_alike(
+    network: str, kept: str, processes: int, tmp_path: Path
+) -> None:
+    """Killed before the best evaluation and after it: the same weights, figures and scores."""
     write_table(tmp_path / "set", "binary", 2000)
-    network = Trees(rounds=200, learning_rate=0.3)
-    training = resolved(2000, network, checkpoints={"every_steps": 4})
+    training = {
+        "epochs": 40,
+        "batch_size": 100,
+        "schedule": "constant",
+        "checkpoints": {"every_steps": 4},
+        "guards": {"early_stopping": HELD_OUT | ({"every_steps": None} if network == "trees" else {})},
+    }
 
-    def prepared(home: str) -> TrainingRows:
-        return TrainingRows.of(source(tmp_path / "set"), network.encoding, training, tmp_path / home, alone)
+    def train(home: str, kill: int = 0) -> list[int]:
+        started = [
+            clean.start(
+                train_and_die, tmp_path / "set", tmp_path / home, training, ("", kill), network, **place
+            )
+            for place in clean.places(*((rank, processes) for rank in range(processes)))
+        ]
+        return [clean.ended(process) for process in started]
 
-    whole = train_trees(prepared("whole"), network)
-    assert whole.metrics["rounds_kept"] + 10 == whole.metrics["steps"] < 200
-    with pytest.raises(KeyboardInterrupt):
-        train_trees(prepared("killed"), network, [Killing()])
-    again = train_trees(prepared("killed"), network)
-    assert again.booster.save_raw("ubj") == whole.booster.save_raw("ubj")
-    assert again.metrics == whole.metrics
+    assert train("whole") == [0] * processes
+    whole = Model.read(tmp_path / "whole/model")
+    best, last = (int(whole.metrics[name]) for name in (kept, "steps"))
+    assert 10 < best < last < 720, "it stops early"
+    for kill in (best - 3, best + 2):
+        codes = train("killed", kill)
+        assert codes[-1] == -signal.SIGKILL
+        assert 0 not in codes
+    assert train("killed") == [0] * processes
+    assert Model.read(tmp_path / "killed/model") == whole
+    assert whole.metrics["rows_held_out"] > 150
+    steps = Counter((tmp_path / "killed/steps.txt").read_text().split())
+    assert max(steps.values()) > processes
+    assert steps["1"] == processes, "each life resumes"
 
 
 def write_table(folder: Path, kind: TargetKind, rows: int) -> None:
