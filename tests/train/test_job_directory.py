@@ -57,7 +57,13 @@ def test_what_does_not_decide_the_result_leads_to_the_same_home(tmp_path: Path, 
     ]
     assert {begin(tmp_path, launcher, **change) for change in changes} == {home}
     assert sorted(path.name for path in (home / "attempts").iterdir())[-1] == "0006"
-    others: list[dict[str, Any]] = [{"seed": 1}, {"learning_rate": 0.1}, {"epochs": 4}, {"precision": "bf16"}]
+    others: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"learning_rate": 0.1},
+        {"epochs": 4},
+        {"precision": "bf16"},
+        {"guards": {"early_stopping": {"share": 0.2, "patience": 5}}},  # other rows are trained on
+    ]
     assert home not in {begin(tmp_path, launcher, **change) for change in others}
     assert begin(tmp_path, launcher, run="other") != home
 

@@ -71,6 +71,10 @@ class TrainConfig(Document):
     def decisive(self) -> dict[str, Any]:
         """Settings that decide the result: a training resumes the state of another with the same ones."""
         decisive = {key: value for key, value in self.training.items() if key not in _NOT_DECISIVE}
+        early = self.settings.guards.early_stopping
+        if early and early.share:
+            # It decides which rows are trained on; the rest of the guards may change on resume.
+            decisive["guards"] = {"early_stopping": {"share": early.share}}
         return {"data_version": self.data_version, "network": self.network, "training": decisive}
 
     @property
