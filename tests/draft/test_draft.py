@@ -170,6 +170,26 @@ def test_parquet_of_every_kind_of_column_is_drafted(tmp_path: Path) -> None:
     assert "  exclude: [opens, takes, tags]" in found.experiment
 
 
+def test_text_that_means_missing_between_numbers_is_written_to_the_file(tmp_path: Path) -> None:
+    codes = ["?" if n % 9 == 0 else f"0{n % 50}" for n in range(ROWS)]
+    columns = {"code": codes} | customers()
+    columns["age"] = ["N/A" if n % 9 == 0 else n % 50 + 18 for n in range(ROWS)]
+    found = draft(put(tmp_path / "t.csv", columns), tmp_path)
+    assert "  missing  'N/A', as in age, which holds numbers else" in found.findings
+    assert '  missing: ["", NA, NaN, nan, "null", "NULL", N/A] # ' in found.experiment
+    snapshot = Snapshot.read(tmp_path / "scratch" / "snapshot")
+    kinds = {one.name: one.type for one in snapshot.columns}
+    assert (kinds["age"], kinds["code"]) == ("int64", "string"), "007 is a code, and ? may be one"
+
+
+def test_column_named_like_the_added_key_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+    columns = {"row": [n % 7 for n in range(60)], "y": [n % 2 for n in range(60)]}
+    with pytest.raises(InputError, match="the table has one of that name") as error:
+        draft(put(tmp_path / "t.csv", columns), tmp_path)
+    assert "--key" in error.value.hint
+    assert error.value.where.endswith("t.csv")
+
+
 def test_key_and_text_alone_are_no_features_and_the_error_names_both(tmp_path: Path) -> None:
     columns = {
         "id": list(range(60)),

@@ -28,6 +28,7 @@ from trainwright.draft.splits import SplitChoice, choose_splits
 from trainwright.draft.target import LabelMeaning, find_leaks, infer_target
 from trainwright.errors import InputError
 from trainwright.experiment import Data, Query
+from trainwright.experiment.data import ROW
 from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
@@ -86,6 +87,8 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
     if by_name:
         roles.key = replace(roles.key, reason="unique, and named like a key")
     data = source | {"source": _relative(request.source, request.folder)} | _data_section(roles)
+    if sample.missing:
+        data["missing"] = [*reading.missing, *sample.missing]
     text = render(_title(request, roles), _sections(data, roles, request))
     draft = Draft(experiment=text, findings=tuple(_findings(sample, roles, request)))
     draft.write(folder)
@@ -151,6 +154,13 @@ def _choose_roles(profiles: Sequence[ColumnProfile], request: DraftRequest) -> T
     else:
         label = choose_label(profiles, request.label, taken, source)
         meaning = infer_target(by_name[label.column], request.kind, source)
+    if not key.column and ROW in by_name:
+        raise InputError(
+            f"no column is the key, so a column {ROW!r} would be added with the number of each row, "
+            "and the table has one of that name",
+            where=source,
+            hint=f"Name the key with --key, such as --key {ROW} if its values are unique, or rename {ROW}.",
+        )
     splits = choose_splits(by_name.get(time.column), request.group, key)
     found = TableRoles(key=key, time=time, label=label, text=text, meaning=meaning, splits=splits)
     if label and meaning:
@@ -251,6 +261,8 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     data = dict(data)
     if len(data.get("classes", ())) == 2:  # noqa: PLR2004
         data["classes"] = Commented(data["classes"], "the second is label 1")
+    if "missing" in data:
+        data["missing"] = Commented(data["missing"], "texts that mean no value, in every column")
     if roles.splits.has_windows:
         data["splits"] = Commented(data["splits"], "UTC; 70, 15 and 15 % of the rows seen")
     validation: dict[str, Any] = {
@@ -313,6 +325,8 @@ def _findings(sample: TableSample, roles: TableRoles, request: DraftRequest) -> 
     count = f"{sample.rows.num_rows:,} rows"
     count = count if sample.complete else f"a sample of {count}"
     found = [f"{request.source}: {count}, {sample.rows.num_columns:,} columns"]
+    for text, column in sample.missing.items():
+        found.append(line("missing", f"{text!r}, as in {column}, which holds numbers else"))
     found += [line("key", chosen(roles.key)), line("time", chosen(roles.time))]
     if roles.label and roles.meaning:
         found += [line("label", chosen(roles.label)), line("", roles.meaning.reason)]

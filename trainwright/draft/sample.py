@@ -1,18 +1,20 @@
 """Read rows of a source to infer from: all of a small one, rows from all over a large one."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import storage
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
 from trainwright.sources import SourcePart, Sources, list_source, open_source
+from trainwright.sources.inference import TypeInference
 from trainwright.storage import Access
 
 MOST_ROWS = 100_000
@@ -37,10 +39,12 @@ class TableSample:
     Attributes:
         rows: The rows.
         complete: Whether they are all of the source.
+        missing: Texts that mean no value beside those of ``data.missing``, with a column that has each.
     """
 
     rows: pa.Table
     complete: bool
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def access_to(source: str) -> Access:
@@ -84,6 +88,32 @@ def _read_files(data: Data, scratch: Path, access: Access) -> TableSample:
     files = storage.list_files(data.source, storage.TABLE_SUFFIXES, access)
     _require_one_format(files, data.source)
     data = data.model_copy(update={"shard_rows": _PART_ROWS})
+    found = _read_listed(files, data, scratch / "files", access)
+    if _format(files[0]) == "CSV" and (missing := missing_texts(found.rows)):
+        data = data.model_copy(update={"missing": (*data.missing, *missing)})
+        found = replace(_read_listed(files, data, scratch / "again", access), missing=missing)
+    return found
+
+
+_MISSING = {"n/a", "#n/a", "<na>", "nan", "none", "nil", "missing", "unknown", "?", "-", "--", "."}
+
+
+def missing_texts(rows: pa.Table) -> dict[str, str]:
+    """Return the texts such as ``N/A`` that alone keep a column from being numbers, each with the column."""
+    found: dict[str, str] = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if not pa.types.is_string(column.type):
+            continue
+        values = pc.unique(column.drop_null())
+        absent = pc.is_in(pc.utf8_lower(values), pa.array(sorted(_MISSING)))
+        numbers = TypeInference()
+        numbers.add(values.filter(pc.invert(absent)))
+        if numbers.kind in {pa.int64(), pa.float64()}:
+            found |= dict.fromkeys(values.filter(absent).to_pylist(), name)
+    return found
+
+
+def _read_listed(files: list[SourceFile], data: Data, scratch: Path, access: Access) -> TableSample:
     total = sum(file.size for file in files)
     local = all(storage.local_path(file.uri) for file in files)
     if _is_text(files[0]) and local and total > _MOST_BYTES:

@@ -195,7 +195,8 @@ def _require_names(names: list[str], where: str) -> None:
             raise InputError(
                 f"its columns are separated by {name}, not commas: {names[0]!r:.80}",
                 where=where,
-                hint="Write the file with commas, or as Parquet.",
+                hint="Write the file with commas and decimal points, or as Parquet, such as with pandas: "
+                f"read_csv(FILE, sep={separator!r}).to_parquet(…); for decimal commas add decimal=','.",
             )
     values = [name for name in names if _DATE.fullmatch(name.strip())]
     if all(_NUMBER.fullmatch(name.strip()) for name in names):
