@@ -54,7 +54,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     Args:
         configuration: ``experiment.json``: the effective configuration, with every default.
         data: Source, roles of the columns, splits, limits.
-        features: Feast repository, feature service, request columns.
+        features: Columns to use, and a Feast service to join, if there is one.
         registry: Registered model, address of MLflow, audit.
         validation: Comparisons and drift limits.
         network: Architecture and its size.

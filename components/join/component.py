@@ -16,7 +16,7 @@ def join(
     quarantine: dsl.Input[dsl.Dataset] = None,
     quarantine_version: str = "",
 ) -> str:
-    """Make the training set: choose its columns, join Feast features as of each row's time, audit leakage.
+    """Make the training set: choose its columns, join features as of each row's time, audit leakage.
 
     Without a feature service in ``features``, the columns of the rows are the features.
 

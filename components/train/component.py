@@ -36,7 +36,7 @@ def train(
     """Fit a model in one or many processes, and score the splits kept for evaluation.
 
     Args:
-        training_set: Snapshot with a key, a time, a label of 0 and 1, and any columns to learn from.
+        training_set: Snapshot with a key, a label or text, and any columns to learn from.
         data_version: Digest of its manifest; another content is refused.
         image: Image of the job's pods; without a cluster, the environment of the same name runs it.
         model: Weights, program, transforms, signature, input example, card; the manifest is written last.
