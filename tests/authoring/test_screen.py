@@ -119,10 +119,11 @@ RESTART = "trainwright run train_and_register --config mine.yaml --param epochs=
     ("error", "again"),
     [
         ({"error": "InputError", "code": 10}, RESTART),
+        ({"error": "DataRefused", "code": 11}, RESTART),
         ({"error": "Hang", "code": 31}, "trainwright run train_and_register --run 0192f3"),
     ],
 )
-def test_bad_input_repeats_the_command_with_its_file_and_other_failures_resume(
+def test_bad_input_and_refused_data_repeat_the_command_with_its_file_and_other_failures_resume(
     folder: Path, error: dict[str, Any], again: str
 ) -> None:
     error |= {"what": "x", "where": "", "hint": ""}

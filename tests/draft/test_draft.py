@@ -161,13 +161,15 @@ def test_parquet_of_every_kind_of_column_is_drafted(tmp_path: Path) -> None:
         "plan": pa.array([f"p{n % 3}" for n in range(60)]).dictionary_encode(),
         "price": pa.array([decimal.Decimal(n % 7) / 10 for n in range(60)], pa.decimal128(8, 2)),
         "tags": pa.array([["a"]] * 60),
+        "place": pa.array([{"lat": 1.5}] * 60),
         "churn": pa.array([n % 2 for n in range(60)]),
     }
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     found = draft(tmp_path / "t.parquet", tmp_path)
     assert "  exclude  opens, takes: times of the day or durations" in found.findings
-    assert "  exclude  tags: lists, objects or bytes" in found.findings
-    assert "  exclude: [opens, takes, tags]" in found.experiment
+    assert "  exclude  tags, place: lists, objects or bytes" in found.findings
+    assert "  exclude: [opens, takes, tags, place] " in found.experiment
+    assert "  ignore: [opens, takes, tags] " in found.experiment, "the schema has no structs"
 
 
 def test_text_that_means_missing_between_numbers_is_written_to_the_file(tmp_path: Path) -> None:
@@ -188,6 +190,16 @@ def test_column_named_like_the_added_key_is_an_error_that_names_the_option(tmp_p
         draft(put(tmp_path / "t.csv", columns), tmp_path)
     assert "--key" in error.value.hint
     assert error.value.where.endswith("t.csv")
+
+
+def test_column_named_like_the_scores_is_no_feature_and_no_label(tmp_path: Path) -> None:
+    columns = {"age": [n % 7 for n in range(60)], "score": [n % 5 for n in range(60)]}
+    put(tmp_path / "t.csv", columns | {"churn": [n % 2 for n in range(60)]})
+    found = draft(tmp_path / "t.csv", tmp_path)
+    assert "  exclude  score: the name of the model's scores; rename it to use it" in found.findings
+    (tmp_path / "label").mkdir()
+    with pytest.raises(InputError, match="label 'score' has the name of the model's scores"):
+        draft(tmp_path / "t.csv", tmp_path / "label", label="score")
 
 
 def test_key_and_text_alone_are_no_features_and_the_error_names_both(tmp_path: Path) -> None:

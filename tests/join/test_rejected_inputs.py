@@ -231,17 +231,20 @@ def test_a_feature_that_is_missing_more_often_than_allowed_is_refused_after_the_
     ) as raised:
         join(repository, sales, limits={"max_missing": {"price": 0.3}})
     assert raised.value.code == 11
+    assert raised.value.hint.startswith("Leave the column out with features.exclude")
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
     [line] = Audit.read(tmp_path / "set").refusals
     assert line.endswith("if that is right, set features.limits.max_missing: {price: 0.34}")
-    assert "Refused: 1 limits do not hold" in (tmp_path / "summary.md").read_text()
+    assert "Refused: 1 limit does not hold" in (tmp_path / "summary.md").read_text()
 
 
 def test_a_default_limit_holds_for_every_feature_that_has_none_of_its_own(join: Join, tmp_path: Path) -> None:
     odd = [{"product": 1, "price": math.nan, "currency": None, "event": at(0), "created": at(0)}]
     repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=odd)])
     limits = {"max_missing": {"currency": 1}, "max_missing_default": 0.5}
-    with pytest.raises(DataRefused, match=r"1 limits do not hold\n.*price: no value in 100\.00% of the rows"):
+    with pytest.raises(
+        DataRefused, match=r"1 limit does not hold\n.*price: no value in 100\.00% of the rows"
+    ):
         join(repository, {"train": [sale("a", 1)]}, limits=limits)
 
 

@@ -41,6 +41,9 @@ _ALIKE = 0.95
 _SMALL = {"context": 128, "width": 128, "layers": 2, "heads": 4}
 """Sizes of a language model that a laptop trains in minutes."""
 
+_SCORE = re.compile(r"score(_\d+)?")
+"""Columns of the predictions, which no column of the training set may be called."""
+
 _DATABASES = ("sqlite://", "postgresql://")
 
 
@@ -57,6 +60,7 @@ class TableRoles:
     excluded: dict[str, list[str]] = field(default_factory=dict)
     slices: list[str] = field(default_factory=list)
     like_time: list[str] = field(default_factory=list)
+    not_in_schema: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -153,6 +157,12 @@ def _choose_roles(profiles: Sequence[ColumnProfile], request: DraftRequest) -> T
         text = choose_text(profiles if request.text else rest, request.text, source)
     else:
         label = choose_label(profiles, request.label, taken, source)
+        if _SCORE.fullmatch(label.column):
+            raise InputError(
+                f"label {label.column!r} has the name of the model's scores",
+                where=source,
+                hint="Rename the column at its source, or name another one with --label.",
+            )
         meaning = infer_target(by_name[label.column], request.kind, source)
     if not key.column and ROW in by_name:
         raise InputError(
@@ -178,6 +188,7 @@ def _choose_features(
     """Fill in the columns that are not features, the slices, and the warnings."""
     taken = {roles.key.column, roles.time.column, label.name}
     others = [one for one in columns.values() if one.name not in taken]
+    roles.not_in_schema.update(one.name for one in others if not one.is_in_schema)
     for one in others:
         if reason := _reason_to_exclude(one, request.group):
             roles.excluded.setdefault(reason, []).append(one.name)
@@ -213,17 +224,17 @@ def _unused(roles: TableRoles) -> str:
 
 def _reason_to_exclude(one: ColumnProfile, group: str) -> str:
     """Return why a column is no feature; empty if it can be one."""
-    if one.name == group:
-        return "the group"
-    if one.kind in {"nested", "binary"}:
-        return "lists, objects or bytes"
-    if one.kind == "clock":
-        return "times of the day or durations"
-    if one.is_constant:
-        return "one value in every row" if one.present else "no value in any row"
-    if one.is_free_text:
-        return "text that differs from row to row"
-    return "a second key" if one.is_unique and is_key_name(one.name) else ""
+    constant = "one value in every row" if one.present else "no value in any row"
+    reasons = (
+        (one.name == group, "the group"),
+        (_SCORE.fullmatch(one.name), "the name of the model's scores; rename it to use it"),
+        (one.kind in {"nested", "binary"}, "lists, objects or bytes"),
+        (one.kind == "clock", "times of the day or durations"),
+        (one.is_constant, constant),
+        (one.is_free_text, "text that differs from row to row"),
+        (one.is_unique and is_key_name(one.name), "a second key"),
+    )
+    return next((reason for holds, reason in reasons if holds), "")
 
 
 def _follows(one: ColumnProfile, time: ColumnProfile) -> bool:
@@ -269,7 +280,7 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
         "on_missing_baseline": Commented("bootstrap", "accept the first data; then remove this line")
     }
     excluded = [name for names in roles.excluded.values() for name in names]
-    if ignored := [*excluded, *roles.like_time]:
+    if ignored := [name for name in (*excluded, *roles.like_time) if name not in roles.not_in_schema]:
         also = f"; {', '.join(roles.like_time)}: later values by nature" if roles.like_time else ""
         validation["ignore"] = Commented(ignored, f"no drift check: not features{also}")
     found: dict[str, Any] = {

@@ -66,6 +66,14 @@ class ColumnProfile:
         return {one["values"]: one["counts"] for one in sorted(found, key=lambda one: one["values"])}
 
     @property
+    def is_in_schema(self) -> bool:
+        """True if TFDV reads the column: it takes no structs, maps or lists of lists."""
+        kind = self.values.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return _kind_of(kind.value_type) in {"boolean", "integer", "float", "text"}
+        return self.kind != "nested" and not pa.types.is_fixed_size_binary(kind)
+
+    @property
     def words(self) -> list[str]:
         """Words of the name."""
         return words_of(self.name)

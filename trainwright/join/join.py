@@ -193,12 +193,18 @@ def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Pa
         )
     if audit.refusals:
         raise DataRefused(
-            f"the audit refuses the training set: {len(audit.refusals)} limits do not hold\n"
+            f"the audit refuses the training set: {_broken_limits(audit)}\n"
             + "\n".join(f"  {line}" for line in audit.refusals),
             where=str(folder / Audit.FILE),
-            hint="Look at the column, or move its limit in features.limits if the figure is right.",
+            hint="Leave the column out with features.exclude, or features.known_after if it is known only "
+            "afterwards. If the figure is right, move the limit in features.limits.",
         )
     return audit
+
+
+def _broken_limits(audit: Audit) -> str:
+    count = len(audit.refusals)
+    return "1 limit does not hold" if count == 1 else f"{count} limits do not hold"
 
 
 def _summary(join: Join, audit: Audit) -> str:
@@ -207,7 +213,7 @@ def _summary(join: Join, audit: Audit) -> str:
     parts = _intro(join, join.service, audit) if join.service else _intro_of_table(join, audit)
     if audit.refusals:
         lines = "".join(f"- {escape(line)}\n" for line in audit.refusals)
-        parts.append(f"**Refused: {len(audit.refusals)} limits do not hold.**\n\n{lines}")
+        parts.append(f"**Refused: {_broken_limits(audit)}.**\n\n{lines}")
     if unique := join.nearly_unique():
         parts.append(
             f"**Warning**: {_names(unique)}: almost every row has another value. A model cannot learn from a "

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainwright.artifacts import Progress
 from trainwright.authoring.terminal import duration, message, short_path
-from trainwright.errors import InputError
+from trainwright.errors import DataRefused, InputError
 from trainwright.local.run_folder import Task
 from trainwright.local.runner import Listener, Outcome, Plan
 
@@ -104,7 +104,8 @@ class Screen(Listener):
         again = f"{self._resume} --run {outcome.id}"
         held = next((task for task in outcome.tasks if task.step == outcome.held_by), None)
         if outcome.state == "failed":
-            mended = self._restart if outcome.exit_code == InputError.code else ""
+            by_user = outcome.exit_code in {InputError.code, DataRefused.code}
+            mended = self._restart if by_user else ""
             self._failed(outcome, mended or again)
         elif outcome.state == "cancelled":
             done = sum(task.finished for task in outcome.tasks)

@@ -210,7 +210,7 @@ def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network |
         raise InputError(
             f"the training set has a column {taken[0]!r}, the name of the predictions' scores",
             where="training set",
-            hint="Rename it at its source.",
+            hint="Rename it at its source; a column that is no feature may stay, under features.exclude.",
         )
     _check_splits(snapshot.splits, splits)
     input_kinds(snapshot)
