@@ -85,8 +85,8 @@ def test_all_errors_are_reported_together_with_their_full_path(tmp_path: Path) -
         ("schema_version: 1", "evaluation: {split: nope}", "evaluation.split names split 'nope'"),
         ("schema_version: 1", "training: {predict: [train, evaluate]}", "has the training split 'train'"),
         ("schema_version: 1", "training: {betas: [0.9, 1.0]}", "must be less than 1; found 1.0"),
-        ("schema_version: 1", "resources: {gpus: 1}", "processes 2 must equal gpus 1"),
-        ("schema_version: 1", "resources: {gpus: 8}", "processes 2 must equal gpus 8"),
+        ("schema_version: 1", "resources: {gpus: 1, processes: 2}", "processes 2 must equal gpus 1"),
+        ("schema_version: 1", "resources: {gpus: 8}", "processes 1 must equal gpus 8"),
         (
             "schema_version: 1",
             "training: {guards: {early_stopping: {split: x, share: 0.2}}}",

@@ -146,7 +146,7 @@ class Resources(Section):
         "auto", description="`auto`: `pytorchjob` on a cluster, else `local`."
     )
     nodes: int = Field(1, ge=1, description="Pods; 1 with the local launcher.")
-    processes: int = Field(2, ge=1, description="Processes per node.")
+    processes: int = Field(1, ge=1, description="Processes per node; they share `cpu`.")
     restarts: int = Field(3, ge=0, description="Restarts after a lost process.")
     timeout_s: int = Field(3600, ge=1, description="Timeout of the job.")
     pending_s: int = Field(1800, ge=1, description="Longest start of all pods, without queueing.")
