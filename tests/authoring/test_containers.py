@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import re
-import shlex
 import socket
 import threading
 from collections.abc import Iterator
@@ -312,13 +311,12 @@ def test_command_that_continues_a_run_mounts_the_folder_of_the_experiment_file(t
         path.touch()
     seen = containers.requested_mounts([f"{other}:rw"], config)
     engine = containers.Engine("host", seen, {"TOKEN": "hidden"})
-    again = app._again("train_and_register", Path("runs"), engine)
-    words = shlex.split(again)
+    words = app._run_command("train_and_register", Path("runs"), engine)
     assert words[:6] == ["trainwright", "run", "train_and_register", "--containers", "--network", "host"]
     mounted = [words[place + 1] for place, word in enumerate(words) if word == "--mount"]
     assert containers.requested_mounts(mounted, None) == seen
     assert words[-2:] == ["--env", "TOKEN"]
-    assert "hidden" not in again
+    assert "hidden" not in words
 
 
 def test_container_gets_only_the_mounts_variables_and_restrictions_of_its_step(
