@@ -74,14 +74,14 @@ data:
     holdout: {{start: 2024-09-12T00:00:00Z, end: 2024-10-27T00:00:00Z}}
 schema_file: schema.pbtxt        # inferred from the split train; review it
 validation:
-  on_missing_baseline: bootstrap # accept the first data; then remove this line
+  on_missing_baseline: bootstrap # until you set baseline: see trainwright baseline accept
   ignore: [name, currency]       # no drift check: not features
 features:
   exclude: [name, currency]      # text that differs from row to row; one value in every row
 network: {{kind: auto}}            # trees and a network; the better one is kept
 evaluation:
   slices: [plan]
-  missing_baseline: bootstrap    # accept the first model; then remove this line
+  missing_baseline: bootstrap    # until a model is in production; then remove this line
 registry:
   model: customers
   tracking_uri: sqlite:///runs/mlflow.db

@@ -127,8 +127,11 @@ def test_value_of_another_type_is_an_error_and_leaves_the_earlier_file(
     wrong = table.set_column(place, "wind", pa.array(["strong"] * 50))
     pq.write_table(wrong, tmp_path / "rows.parquet")
     (tmp_path / "out.csv").write_text("earlier")
-    with pytest.raises(InputError, match="column 'wind' of type string cannot be read as a number"):
+    with pytest.raises(InputError, match="column 'wind' of type string cannot be read as a number") as error:
         predict_file(folder, tmp_path / "rows.parquet", tmp_path / "out.csv")
+    assert error.value.hint == (
+        "The model was trained with a number in 'wind': correct the value, or leave it empty."
+    )
     assert (tmp_path / "out.csv").read_text() == "earlier"
     assert not list(tmp_path.glob(".out*"))
 

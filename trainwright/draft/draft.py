@@ -277,7 +277,9 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     if roles.splits.has_windows:
         data["splits"] = Commented(data["splits"], "UTC; 70, 15 and 15 % of the rows seen")
     validation: dict[str, Any] = {
-        "on_missing_baseline": Commented("bootstrap", "accept the first data; then remove this line")
+        "on_missing_baseline": Commented(
+            "bootstrap", "until you set baseline: see trainwright baseline accept"
+        )
     }
     excluded = [name for names in roles.excluded.values() for name in names]
     if ignored := [name for name in (*excluded, *roles.like_time) if name not in roles.not_in_schema]:
@@ -297,7 +299,9 @@ def _sections(data: dict[str, Any], roles: TableRoles, request: DraftRequest) ->
     evaluation: dict[str, Any] = {"slices": list(roles.slices)} if roles.slices else {}
     if request.group:
         evaluation["cluster"] = Commented(request.group, "its rows depend on each other")
-    evaluation["missing_baseline"] = Commented("bootstrap", "accept the first model; then remove this line")
+    evaluation["missing_baseline"] = Commented(
+        "bootstrap", "until a model is in production; then remove this line"
+    )
     found["evaluation"] = evaluation
     found["registry"] = {"model": _model_name(request), "tracking_uri": "sqlite:///runs/mlflow.db"}
     return found

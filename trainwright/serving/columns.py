@@ -51,6 +51,7 @@ def _to_values(column: pa.Array | pa.ChunkedArray, kind: Kind, name: str) -> Val
         raise InputError(
             f"column {name!r} of type {column.type} cannot be read as a {kind}: {error}",
             where="input of the model",
+            hint=f"The model was trained with a {kind} in {name!r}: correct the value, or leave it empty.",
         ) from None
 
 
