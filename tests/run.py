@@ -71,8 +71,8 @@ HANGS = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=t
 WITH_VALUE = {"-k", "-m", "-o", "-p", "-c", "--deselect", "--ignore"}
 """Options whose value is the next argument, whatever it looks like."""
 
-PART_LIMIT = 1800
-"""Seconds that one pytest may take. Where all run, the longest takes six minutes."""
+PART_LIMIT = 3000
+"""Seconds that one pytest may take. The longest takes six minutes; a busy machine is given more."""
 
 
 @dataclass(frozen=True)

@@ -246,10 +246,9 @@ def _evidence(source: Path, folder: Path, verdict: Verdict, promoted: Path | Non
 
 def _proves(record: Record, verdict: Verdict) -> bool:
     """Return whether a record shows that a model of this verdict's data went to production."""
-    to_production = record.config.get("request", {}).get("to") == "production"
     return (
         (record.step, record.decision) == ("promote", "PASS")
-        and to_production
+        and record.config.get("request", {}).get("to") == "production"
         and any(
             entry.step == "validate" and entry.outputs.get("verdict") == verdict.digest
             for entry in ancestors([record])
