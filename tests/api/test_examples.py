@@ -139,7 +139,8 @@ def test_python_of_the_pages_about_runs_and_models_runs(
         experiment = experiment.replace(name, text)
     experiment = experiment.replace("sqlite:///../../", "sqlite:///")
     (work / "experiment.yaml").write_text(experiment)
-    shutil.copy(work / "examples" / "quickstart" / "schema.pbtxt", work)
+    for name in ("schema.pbtxt", "rows.csv"):
+        shutil.copy(work / "examples" / "quickstart" / name, work)
     pages = {"docs/python.md", "docs/predicting.md"}
     blocks = [block for block in snippets() if block.page in pages and "import trainwright" in block.text]
     assert len(blocks) == 3
