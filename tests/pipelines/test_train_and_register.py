@@ -89,7 +89,7 @@ def test_an_empty_form_ends_at_once_with_the_list_of_what_is_missing(tmp_path: P
     seen = tasks(events(done))
     assert {name for name, task in seen.items() if task["state"] == "failed"} == {"configure"}
     assert "ingest" not in seen or seen["ingest"]["state"] == "skipped"
-    for key in ("data.source", "data.splits", "features.service", "registry.model", "schema_file"):
+    for key in ("data.source", "data.splits", "registry.model", "registry.tracking_uri"):
         assert f"{key}: missing" in seen["configure"]["error"]["what"]
 
 
@@ -217,7 +217,8 @@ REWRITE = """
 import sys
 import pyarrow as pa, pyarrow.parquet as pq
 table = pq.read_table(sys.argv[1])
-table = {"empty": lambda: table.slice(0, 0), "dropped": lambda: table.drop_columns(["distance"]),
+table = {"empty": lambda: table.slice(0, 0), "dropped": lambda: table.drop_columns(["flight"]),
+    "requested": lambda: table.drop_columns(["distance"]),
     "retyped": lambda: table.set_column(table.column_names.index("distance"), "distance",
         table["distance"].cast(pa.string()))}[sys.argv[3]]()
 pq.write_table(table, sys.argv[2])
@@ -228,7 +229,8 @@ pq.write_table(table, sys.argv[2])
     ("change", "code", "words"),
     [
         ("empty", 11, ["0 rows"]),
-        ("dropped", 11, ["Refused by validate", "distance"]),
+        ("dropped", 11, ["Refused by validate", "flight"]),
+        ("requested", 10, ["features.request: no column 'distance'"]),
         ("retyped", 11, ["Refused by validate", "distance"]),
     ],
 )
