@@ -115,8 +115,8 @@ def test_an_audit_whose_end_was_cut_off_is_noticed_by_what_mlflow_has_noted(live
 
 
 def test_a_rollback_of_the_last_one_has_nothing_to_go_back_to(lived: Shelf) -> None:
-    with pytest.raises(InputError, match="version 2 is in production, not 3"):
-        lived.back(out="3")
+    with pytest.raises(InputError, match="version 2 is in production, not 1"):
+        lived.back(out="1")
     assert lived.back().intent.version == "1"
     assert lived.aliases() == {"production": "1"}
     with pytest.raises(InputError, match="nothing was in production before version 1"):
