@@ -48,6 +48,7 @@ format: .venv/.tools  ## put the code in the house style
 
 compile: .venv/.made  ## write compiled/ from components/ and pipelines/
 	$(BIN)/trainwright compile
+	$(BIN)/python tests/reliability.py
 
 compile-check: .venv/.made  ## compiled/ is what compiling gives, byte for byte
 	$(BIN)/trainwright compile --check

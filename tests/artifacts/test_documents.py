@@ -83,6 +83,7 @@ def test_rows_are_counted_by_split() -> None:
     assert (snapshot.rows, snapshot.splits) == (10, {"train": 6, "evaluate": 4})
 
 
+@pytest.mark.covers("B9")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -172,6 +173,7 @@ def test_pods_that_write_the_same_document_at_once_do_not_disturb_one_another(tm
     assert [path.name for path in tmp_path.iterdir()] == [Snapshot.FILE]
 
 
+@pytest.mark.covers("B7")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -63,6 +63,7 @@ def test_unchanged_run_reuses_every_result_and_its_folder_is_whole(
     assert [task.step for task in second.tasks if task.attempts] == ["bring"]
 
 
+@pytest.mark.covers("F42")
 def test_other_bytes_at_the_same_place_are_another_input(
     run: Run, states: States, arguments: dict[str, Any]
 ) -> None:
@@ -91,6 +92,7 @@ def test_another_parameter_is_another_result(run: Run, states: States, arguments
     assert states(run(pipeline, arguments | {"letter": "b"})) == DONE
 
 
+@pytest.mark.covers("F44")
 def test_another_lock_is_another_result(
     run: Run, states: States, arguments: dict[str, Any], machine: Any
 ) -> None:

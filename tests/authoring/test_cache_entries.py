@@ -43,6 +43,7 @@ def test_reader_cannot_change_what_is_kept(tmp_path: Path, step: Path, link: boo
     assert kept.read_text() == "original"
 
 
+@pytest.mark.covers("A17")
 def test_shared_file_that_the_superuser_changes_all_the_same_is_noticed(tmp_path: Path, step: Path) -> None:
     cache = Cache(tmp_path / "cache", Digests(), link=True)
     cache.store("k" * 64, step, step.parent, {})
@@ -72,6 +73,7 @@ def replace_text(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
+@pytest.mark.covers("F43", "A17")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_entry_counts_as_not_there_and_is_removed(tmp_path: Path, step: Path, damage: str) -> None:
     cache, key = Cache(tmp_path / "cache", Digests(), link=False), "k" * 64

@@ -90,6 +90,7 @@ def granted(role: str) -> set[Right]:
     return {(kind, verb) for rule in found["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
 
 
+@pytest.mark.covers("A9")
 def test_the_role_of_ci_is_what_submitting_following_stopping_and_retrying_call(
     server: Api, folder: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_what_the_system_says_of_a_path_is_no_bug(trainwright: Call, compiled: s
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.covers("B12")
 def test_folder_of_runs_that_cannot_be_written_is_named_with_its_option(
     trainwright: Call, compiled: str
 ) -> None:

@@ -106,6 +106,7 @@ def test_broken_yaml_is_named_by_its_place_and_not_shown(tmp_path: Path) -> None
     assert PLANTED not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.covers("A7")
 def test_a_run_with_a_secret_in_an_argument_is_refused_before_its_folder_is_made(
     run: Callable[..., Outcome], tmp_path: Path
 ) -> None:

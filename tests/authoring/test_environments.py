@@ -132,6 +132,7 @@ def test_what_has_no_lock_goes_in_last_by_pips_own_configuration(locks: Path, wh
     assert gpu.locks.last == ()
 
 
+@pytest.mark.covers("A12")
 def test_a_file_that_is_not_what_the_lock_says_is_refused_with_what_the_tool_said(locks: Path) -> None:
     lock = locks / "tiny" / "requirements.lock"
     lock.write_text(re.sub(r"sha256:.*", f"sha256:{'0' * 64}", lock.read_text()))
@@ -143,6 +144,7 @@ def test_a_file_that_is_not_what_the_lock_says_is_refused_with_what_the_tool_sai
     assert ToolchainEnvironment("tiny", locks.parent / "made", locks).problem() == "is not complete"
 
 
+@pytest.mark.covers("F60")
 @pytest.mark.parametrize("offline", ["1", "0"], ids=["no network is allowed", "nobody listens"])
 def test_an_index_that_does_not_answer_is_an_error_that_says_so(
     locks: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, offline: str

@@ -78,6 +78,7 @@ def test_existing_file_is_not_overwritten_and_the_error_names_output(table: Path
     assert sorted(path.name for path in table.parent.iterdir()) == sorted(["flowers.csv", name])
 
 
+@pytest.mark.covers("B10")
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -160,6 +160,7 @@ def test_pipeline_that_takes_an_artifact_cannot_be_the_start(compile_pipeline: C
     assert "it takes artifacts (data)" in check(compile_pipeline(read, "read"))
 
 
+@pytest.mark.covers("B1")
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -225,6 +226,7 @@ def test_only_plain_words_can_be_compared(value: Any, plain: bool) -> None:
     assert kfp_spec.is_plain(value) == plain
 
 
+@pytest.mark.covers("B71")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -156,6 +156,7 @@ def test_text_that_could_turn_a_condition_is_rejected(run: Run, states: States) 
     assert states(outcome) == {"say": "failed", "say-2": "skipped"}
 
 
+@pytest.mark.covers("B11")
 def test_text_that_kfp_would_expand_is_rejected_when_a_step_returns_it(run: Run) -> None:
     @red
     def template() -> str:
@@ -179,6 +180,7 @@ def test_parameters_that_are_too_long_together_name_the_longest(run: Run) -> Non
     assert "parameter numbers" in outcome.error["where"]
 
 
+@pytest.mark.covers("B4")
 @pytest.mark.parametrize("number", ["nan", "inf"])
 def test_number_that_kubeflow_could_not_read_is_rejected_here_too(run: Run, number: str) -> None:
     @red

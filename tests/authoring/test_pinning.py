@@ -81,6 +81,7 @@ def test_but_for_the_digests_it_is_what_was_reviewed(
         assert text == path.read_text()
 
 
+@pytest.mark.covers("F44", "B52")
 @pytest.mark.parametrize("registry", ["", "host:5000/team"])
 def test_a_release_with_tags_is_refused_and_nothing_is_written(tmp_path: Path, registry: str) -> None:
     with pytest.raises(InputError, match="names every image by its digest") as caught:

@@ -219,6 +219,7 @@ def test_a_compiled_component_keeps_the_rule(path: Path, rule: Rule) -> None:
     assert list(rule(pipeline, platform)) == []
 
 
+@pytest.mark.covers("A7")
 @pytest.mark.parametrize("path", [*COMPILED, *MANIFESTS], ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_no_secret_stands_in_what_is_compiled_or_applied(path: Path) -> None:
     text = path.read_text()

@@ -34,6 +34,7 @@ def refusal(folder: Path, changed: dict[str, dict[str, Any]] | None = None, **ov
     return str(refused.value)
 
 
+@pytest.mark.covers("B2")
 def test_empty_sections_are_rejected_with_the_list_of_all_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         configure({name: {} for name in SECTIONS}, Overrides(), tmp_path)

@@ -92,6 +92,7 @@ def test_a_group_in_which_nobody_is_selected_counts_its_rows_and_not_their_weigh
     assert lows[1] == pytest.approx(lows[0], abs=0.01)
 
 
+@pytest.mark.covers("F58")
 def test_a_group_whose_metric_is_not_defined_is_told_and_no_pass() -> None:
     label = np.tile([0, 1], 400)
     group = np.repeat(["A", "B"], 400)

@@ -48,6 +48,7 @@ def test_buckets_are_bounded_by_frozen_quantiles() -> None:
     assert np.bincount(found.place, minlength=10).tolist() == [0] * 5 + [100] * 4 + [600]
 
 
+@pytest.mark.covers("B64")
 def test_a_column_without_any_value_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="column 'x' has no value in any of 3 rows"):
         group_rows(pa.chunked_array([pa.nulls(3, pa.string())]), "x")
@@ -111,6 +112,7 @@ def test_truth_values_are_slices() -> None:
     assert list(group_rows(pa.chunked_array([[True, False]]), "x").names) == ["false", "true"]
 
 
+@pytest.mark.covers("B64")
 def test_of_very_many_names_the_rarest_share_one_slice() -> None:
     values = [f"tail {index:03d}" for index in range(120) for _ in range(1 + (index < 60) * 49)]
     found = group_rows(pa.chunked_array([values]), "x")

@@ -183,6 +183,7 @@ def test_a_paired_gain_is_known_better_than_either_model() -> None:
     assert 0 < found.gain.high - found.gain.low < 0.3 * (found.candidate.high - found.candidate.low)
 
 
+@pytest.mark.covers("B65")
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
@@ -219,6 +220,7 @@ def test_a_limit_at_the_end_of_its_range_that_no_model_keeps_is_refused() -> Non
     assert Evaluation.check({"min_auc": 0.0}, "test").all_rules[0].limit == 0
 
 
+@pytest.mark.covers("B63")
 def test_probabilities_that_do_not_add_up_name_the_first_row(written: Write) -> None:
     columns = {f"score_{k}": [1 / 3] * 60 for k in range(3)} | {"id": list(range(60)), "late": [0, 1, 2] * 20}
     columns["score_1"] = [1 / 3] * 7 + [0.9] + [1 / 3] * 52

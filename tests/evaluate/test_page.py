@@ -194,6 +194,7 @@ def test_the_same_findings_give_the_same_bytes() -> None:
     assert draw_page(page_of(made(slices=[CARRIERS]))) == draw_page(page_of(made(slices=[CARRIERS])))
 
 
+@pytest.mark.covers("A6")
 def test_hostile_names_are_text_on_the_page_and_in_the_summary() -> None:
     findings = made(slices=[(("origin",), ["EWR", HOSTILE])], small=1, warnings=(HOSTILE,))
     body = draw_page(page_of(findings)).partition("<body>")[2]

@@ -89,6 +89,7 @@ def test_a_baseline_that_is_not_of_the_same_rows_is_refused(
     assert not (step.folder / "verdict" / "verdict.json").exists()
 
 
+@pytest.mark.covers("B66")
 @pytest.mark.parametrize(("policy", "decision"), [("fail", "FAIL"), ("hold", "HOLD"), ("bootstrap", "PASS")])
 def test_a_missing_baseline_decides_what_the_section_says(policy: str, decision: str, written: Write) -> None:
     step = written(rows_of(FAIR))

@@ -61,6 +61,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.covers("B63")
 @pytest.mark.parametrize("case", REFUSED)
 def test_it_is_refused(case: str, written: Write) -> None:
     columns, message = REFUSED[case]
@@ -72,6 +73,7 @@ def test_it_is_refused(case: str, written: Write) -> None:
     assert not (step.folder / "report.html").exists()
 
 
+@pytest.mark.covers("B64")
 def test_a_slice_column_that_is_missing_is_named_with_its_close_matches(written: Write) -> None:
     with pytest.raises(InputError) as caught:
         written(rows_of(FAIR)).judge(slices=["orgin", "carrier"])

@@ -123,6 +123,7 @@ def test_among_many_slices_one_that_is_low_by_chance_is_not_claimed_to_be_broken
     assert judged.headline.startswith("FAIL: recall of place p07 0.000")
 
 
+@pytest.mark.covers("F58")
 @pytest.mark.parametrize(("policy", "decision"), [("warn", "PASS"), ("hold", "HOLD"), ("block", "FAIL")])
 def test_slices_that_are_too_small_are_listed_with_their_rows_and_decide_as_asked(
     policy: str, decision: str, written: Write

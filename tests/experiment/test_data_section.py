@@ -70,6 +70,7 @@ def test_classes_that_yaml_reads_as_numbers_and_truth_values_are_text() -> None:
     assert Data.check(section | {"classes": [False, True]}, "data").classes == ("false", "true")
 
 
+@pytest.mark.covers("B40")
 @pytest.mark.parametrize(
     ("section", "said"),
     [

@@ -60,6 +60,7 @@ def test_valid_file_becomes_arguments_with_absolute_paths(tmp_path: Path) -> Non
     assert Data.parse(given["data"], "data").splits["train"].start.isoformat() == "2013-01-01T00:00:00+00:00"
 
 
+@pytest.mark.covers("B1")
 def test_all_errors_are_reported_together_with_their_full_path(tmp_path: Path) -> None:
     text = GOOD.replace("label: late", "lable: late") + "training: {epochs: zero, learing_rate: 0.1}\n"
     message = refusal(tmp_path, text)
@@ -70,6 +71,7 @@ def test_all_errors_are_reported_together_with_their_full_path(tmp_path: Path) -
     assert "'zero'" in message
 
 
+@pytest.mark.covers("B3", "B5")
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -113,6 +115,7 @@ def test_missing_file_reports_its_path_and_a_next_step(tmp_path: Path) -> None:
     assert "flights.yaml" in str(refused.value)
 
 
+@pytest.mark.covers("B37")
 def test_missing_schema_reports_the_experiment_file(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD)
     (tmp_path / "schema.pbtxt").unlink()
@@ -181,6 +184,7 @@ def through_kubeflow(section: dict[str, Any]) -> dict[str, Any]:
     return dict(MessageToDict(struct))
 
 
+@pytest.mark.covers("B4")
 @pytest.mark.parametrize(
     ("section", "data", "message"),
     [
@@ -216,6 +220,7 @@ def test_number_that_kubeflow_would_change_is_rejected(
     assert message in str(refused.value)
 
 
+@pytest.mark.covers("B6")
 def test_section_that_is_not_json_is_reported_with_its_parameter() -> None:
     with pytest.raises(InputError, match="not JSON") as refused:
         Data.parse("{", "parameter data")
@@ -259,6 +264,7 @@ def test_old_name_of_a_step_is_accepted() -> None:
     assert new.parameters()["smoke_test_cpu"] == "2"
 
 
+@pytest.mark.covers("B65")
 @pytest.mark.parametrize(
     ("data", "evaluation", "message"),
     [

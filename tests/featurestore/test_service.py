@@ -55,12 +55,14 @@ def test_the_digest_changes_with(change: str, repository: Path, tmp_path: Path) 
     assert open_service(str(other), "shop_v1").digest != first
 
 
+@pytest.mark.covers("B45")
 def test_a_missing_service_is_named_with_its_close_matches(repository: Path) -> None:
     with pytest.raises(InputError, match="no feature service 'shop_v2'; did you mean shop_v1") as raised:
         open_service(str(repository), "shop_v2")
     assert "The registry has: shop_v1." in raised.value.hint
 
 
+@pytest.mark.covers("B47")
 def test_a_repository_that_was_never_applied_says_so_and_its_hint_applies_it(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +91,7 @@ def test_opening_writes_nothing(repository: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in repository.rglob("*")} == before
 
 
+@pytest.mark.covers("B44")
 def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no Feast repository here"):
         open_service(str(tmp_path), "shop_v1")

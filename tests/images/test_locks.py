@@ -40,6 +40,7 @@ def test_every_lock_belongs_to_its_requirements() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.covers("A12")
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_lock_names_no_address_and_hashes_every_package(path: Path) -> None:
     text = path.read_text()

@@ -15,6 +15,7 @@ from trainwright.ingest.keys import EXAMINED, OpenRun, SpillWriter, repeated
 from trainwright.tables import fingerprints
 
 
+@pytest.mark.covers("B43")
 def test_a_key_that_is_there_twice_is_refused_with_the_keys(tmp_path: Path) -> None:
     ids = [f"f{n % 398}" for n in range(400)]
     with pytest.raises(
@@ -36,6 +37,7 @@ def test_a_key_that_two_shards_share_is_found(tmp_path: Path) -> None:
         take(source, tmp_path / "out", data(shard_rows=50, runner={"workers": 1}))
 
 
+@pytest.mark.covers("B34")
 def test_keys_of_floats_are_refused_where_digits_are_lost(tmp_path: Path) -> None:
     """From 2^53 on not every integer is a float: two keys may have become one."""
     large = flights(id=[float(2**53 + 2 * n) for n in range(400)])
@@ -105,6 +107,7 @@ def test_fingerprints_are_compared_range_by_range_as_all_at_once(tmp_path: Path)
             assert suspects.examined.tolist() == different[counts > 1].tolist()
 
 
+@pytest.mark.covers("B43")
 def test_a_value_of_a_disjoint_column_in_two_splits_is_refused_with_examples(tmp_path: Path) -> None:
     users = [f"u{n // 2}" for n in range(400)]
     users[220] = "u3"  # 10 January: evaluate

@@ -69,6 +69,7 @@ def test_readers_of_the_folder_find_the_old_snapshot_or_the_new_one_at_every_mom
         }
 
 
+@pytest.mark.covers("F38")
 def test_readers_of_a_store_find_no_manifest_or_a_whole_one_and_the_next_run_goes_on(
     tmp_path: Path, source: Path
 ) -> None:
@@ -134,6 +135,7 @@ for limit in range(1, 500):
 """
 
 
+@pytest.mark.covers("F38")
 def test_a_kill_before_any_request_to_a_bucket_leaves_no_manifest_or_a_whole_one(
     tmp_path: Path, source: Path, gs: Bucket
 ) -> None:

@@ -8,6 +8,7 @@ from tests.ingest.taking import WINDOWS, data, flights, put, take
 from trainwright.errors import DataRefused, InputError
 
 
+@pytest.mark.covers("F48")
 def test_an_empty_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataRefused, match=r"0 rows in .*in\.parquet"):
         take(put(tmp_path / "in.parquet", flights().slice(0, 0)), tmp_path / "out")
@@ -17,6 +18,7 @@ def test_an_empty_table_is_refused(tmp_path: Path) -> None:
         take(header, tmp_path / "out2")
 
 
+@pytest.mark.covers("B36")
 def test_every_split_with_too_few_rows_is_named_at_once(tmp_path: Path) -> None:
     windows = WINDOWS | {"holdout": {"start": "2014-01-01", "end": "2014-02-01"}}
     with pytest.raises(DataRefused) as caught:
@@ -79,6 +81,7 @@ def test_a_float_that_is_no_number_counts_as_missing_for_the_limit(tmp_path: Pat
     assert snapshot.quality["nulls.delay"] == snapshot.quality["nans.delay"] == 100
 
 
+@pytest.mark.covers("B36")
 def test_a_source_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
     broken = tmp_path / "in.parquet"
     broken.write_bytes(b"x" * 1000)

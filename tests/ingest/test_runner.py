@@ -78,6 +78,7 @@ def test_what_beam_says_is_in_the_error(tmp_path: Path, source: Path) -> None:
         take(source, tmp_path / "out", section)
 
 
+@pytest.mark.covers("F39")
 def test_a_source_that_is_written_while_it_is_read_is_refused(tmp_path: Path) -> None:
     def append(source: Path) -> None:
         with source.open("ab") as stream:

@@ -54,6 +54,7 @@ def test_the_same_bytes_elsewhere_give_the_same_data_version_and_another_byte_an
     assert first.digest == second.digest != third.digest
 
 
+@pytest.mark.covers("F41")
 def test_a_source_that_changed_since_it_was_resolved_is_refused(tmp_path: Path) -> None:
     source = put(tmp_path / "in.parquet", flights())
     version = version_of(source)
@@ -116,6 +117,7 @@ def test_a_time_in_another_zone_is_the_same_moment(tmp_path: Path) -> None:
     assert [entry.checksum for entry in plain.files] == [entry.checksum for entry in moved.files]
 
 
+@pytest.mark.covers("B35")
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
@@ -145,11 +147,13 @@ def test_a_label_of_floats_with_nan_is_zeros_ones_and_nothing(tmp_path: Path) ->
     assert [entry.checksum for entry in floats.files] == [entry.checksum for entry in truths.files]
 
 
+@pytest.mark.covers("B28")
 def test_a_key_of_lists_is_refused_with_its_type(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"key column 'id' holds list<.*>, not single values"):
         take(put(tmp_path / "in.parquet", flights(3, id=[["a"], ["b"], ["c"]])), tmp_path / "out")
 
 
+@pytest.mark.covers("B28")
 def test_a_label_of_lists_is_refused_with_examples(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"label column 'late' holds list<.*>, not classes or numbers: \[1\]"

@@ -67,6 +67,7 @@ def test_workers_and_beam_write_into_a_bucket(gs: Bucket, tmp_path: Path) -> Non
     assert take(f"{gs.uri}/in", tmp_path / "2", asked).digest == one.digest
 
 
+@pytest.mark.covers("F43")
 def test_a_committed_object_that_is_gone_is_made_anew(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("in/a.parquet", parquet(flights()))
     asked = section(bucket, runner={"workers": 1})
@@ -107,6 +108,7 @@ def test_objects_are_pinned_where_they_lie(bucket: Bucket, tmp_path: Path) -> No
     assert whole(tmp_path / "1" / "snapshot") == snapshot
 
 
+@pytest.mark.covers("F41")
 def test_an_object_that_is_replaced_after_it_was_listed_is_never_read_as_the_old_one(
     bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_view_without_creation_times_needs_a_reason(join: Join, tmp_path: Path
     assert "Not proven for prices" in summary
 
 
+@pytest.mark.covers("B48")
 def test_a_row_of_a_view_without_its_time_is_refused_with_the_column_and_their_number(
     join: Join, tmp_path: Path
 ) -> None:

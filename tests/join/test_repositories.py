@@ -132,6 +132,7 @@ def test_prefix_that_is_not_there_and_a_web_page_are_input_errors(
         join("https://example.com/repo", SALES, source=f"{repository}/**/*[!c]")
 
 
+@pytest.mark.covers("A3")
 def test_object_whose_name_leads_out_of_the_copy_is_never_written(
     s3: Bucket, repository: Path, tmp_path: Path
 ) -> None:

@@ -246,6 +246,7 @@ def test_a_long_evaluation_is_no_hang_and_neither_is_a_first_step(tmp_path: Path
     LocalLauncher().run(job(tmp_path, STEPS + _dedented(body) + COMPLETE, stall_s=3))
 
 
+@pytest.mark.covers("F4")
 def test_a_job_that_is_stopped_saves_and_further_signals_do_not_cut_it_short(tmp_path: Path) -> None:
     """torchrun itself bears a second one, and leaves its processes alone at the third."""
     body = """
@@ -439,6 +440,7 @@ def test_the_launcher_tells_whether_the_job_that_it_stopped_had_saved(
     assert late == (error is PreemptedUnsaved)
 
 
+@pytest.mark.covers("F2")
 def test_what_the_dead_left_in_the_store_is_never_found_by_those_that_follow(tmp_path: Path) -> None:
     """With torchrun's own store, which outlives the processes, it is: TORCH_DISABLE_SHARE_RDZV_TCP_STORE."""
     body = """
@@ -482,6 +484,7 @@ def test_a_job_on_gpus_has_nccls_watchdog_and_its_records_on_and_another_has_not
     assert not [name for name in job(tmp_path, "").environment if "NCCL" in name]
 
 
+@pytest.mark.covers("B50")
 @pytest.mark.parametrize(("name", "value"), [("grace_s", 0), ("restarts", -1), ("stall_s", 0.0)])
 def test_limits_that_cannot_be_are_refused(tmp_path: Path, name: str, value: float) -> None:
     with pytest.raises(InputError, match=f"{name} is {value:g}"):
@@ -532,6 +535,7 @@ def test_what_a_failed_attempt_left_is_there_for_the_next_one_and_gone_after_suc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.covers("F20")
 def test_two_launchers_are_never_at_the_same_job(tmp_path: Path) -> None:
     home = tmp_path / ".model.job-1"
     with (
@@ -673,6 +677,7 @@ def test_a_group_is_removed_with_the_processes_in_it(small_group: Path) -> None:
     assert not small_group.exists()
 
 
+@pytest.mark.covers("F10")
 def test_a_process_that_the_kernel_killed_for_memory_is_told_from_any_other_and_not_repeated(
     small_group: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def finish(there: Cluster, name: str) -> None:
     there.condition(name, "Succeeded")
 
 
+@pytest.mark.covers("F21")
 def test_of_a_hundred_creations_with_lost_replies_each_makes_one_job(there: Cluster, tmp_path: Path) -> None:
     there.faults.commit_then_drop(verbs=("create",), chance=0.3, times=None)
     there.faults.drop(verbs=("create",), chance=0.1, times=None)
@@ -78,6 +79,7 @@ def test_of_a_hundred_creations_with_lost_replies_each_makes_one_job(there: Clus
     assert len(jobs(there)) == len(uids) == TRIES < created
 
 
+@pytest.mark.covers("F22")
 def test_a_launcher_that_is_started_again_takes_the_running_job_over(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there).run(job)) as first:
@@ -143,6 +145,7 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew(there: Cluster,
     assert coming.result(0).folder == job.folder
 
 
+@pytest.mark.covers("F33")
 def test_what_has_succeeded_is_harvested_from_its_folder_without_a_call(
     there: Cluster, tmp_path: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_the_owner_is_the_workflow_of_the_run(there: Cluster, tmp_path: Path) ->
         finish(there, job.name)
 
 
+@pytest.mark.covers("F34")
 def test_a_missing_right_is_told_with_its_rule_within_one_call(there: Cluster, tmp_path: Path) -> None:
     token = there.account("system:serviceaccount:team:runner", [])
     with pytest.raises(PermissionRefused) as caught:
@@ -199,6 +203,7 @@ def test_a_right_that_is_missing_while_following_is_told_too(there: Cluster, tmp
         launcher(there, token=token).run(cluster_job(tmp_path))
 
 
+@pytest.mark.covers("F34")
 def test_without_the_operator_the_step_says_what_to_install(tmp_path: Path) -> None:
     bare = cluster(tmp_path / "cluster", without=("pytorchjobs",))
     with bare as there, pytest.raises(DependencyError, match="knows no pytorchjobs") as caught:
@@ -247,6 +252,7 @@ def test_a_recorded_refusal_is_said_in_our_words(
     assert len(there.calls) == 1
 
 
+@pytest.mark.covers("F26")
 def test_an_outage_within_the_budget_is_sat_out_and_nothing_is_missed(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there).run(job)) as coming:
@@ -258,6 +264,7 @@ def test_an_outage_within_the_budget_is_sat_out_and_nothing_is_missed(there: Clu
     assert coming.result(0).folder == job.folder
 
 
+@pytest.mark.covers("F26")
 def test_an_outage_beyond_the_budget_leaves_the_job_alone(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there, outage_s=0.5).run(job)) as coming:
@@ -268,6 +275,7 @@ def test_an_outage_beyond_the_budget_leaves_the_job_alone(there: Cluster, tmp_pa
     assert len(jobs(there)) == 1
 
 
+@pytest.mark.covers("F26")
 def test_a_busy_api_is_waited_for_as_long_as_it_asks(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     there.faults.busy(1, verbs=("create",))
@@ -279,6 +287,7 @@ def test_a_busy_api_is_waited_for_as_long_as_it_asks(there: Cluster, tmp_path: P
     assert created >= validated
 
 
+@pytest.mark.covers("F27")
 def test_a_watch_that_has_expired_or_was_closed_misses_no_end(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with running(lambda: launcher(there).run(job)) as coming:
@@ -473,6 +482,7 @@ def ended(process: BaseProcess) -> int | None:
     return process.exitcode
 
 
+@pytest.mark.covers("F23")
 def test_a_launcher_that_is_killed_at_any_of_its_calls_is_followed_by_one_that_goes_on(
     plain_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -496,6 +506,7 @@ def test_a_launcher_that_is_killed_at_any_of_its_calls_is_followed_by_one_that_g
     assert not [call for call in plain_cluster.calls if call.verb == "delete"]
 
 
+@pytest.mark.covers("F24")
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_launcher_that_is_told_to_stop_deletes_its_job_before_anything_else(
     plain_cluster: Cluster, tmp_path: Path, saved: bool
@@ -518,6 +529,7 @@ def test_a_launcher_that_is_told_to_stop_deletes_its_job_before_anything_else(
     assert jobs(plain_cluster) == []
 
 
+@pytest.mark.covers("F24")
 def test_a_launcher_that_is_told_to_stop_while_the_api_is_silent_leaves_nothing(
     plain_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def suspended(*spans: tuple[str, int]) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.covers("F32")
 def test_the_deadline_counts_the_time_of_earlier_attempts_too(tmp_path: Path) -> None:
     observed = seen(job("Running"), pod("tw-master-0"), pod())
     assert looks(watchdog(tmp_path, timeout_s=100), observed, 99, 101)[0] is None
@@ -56,6 +57,7 @@ def test_the_deadline_counts_the_time_of_earlier_attempts_too(tmp_path: Path) ->
     assert "within 100 s, over all attempts" in reached.what
 
 
+@pytest.mark.covers("F29")
 def test_time_in_a_queue_counts_for_no_limit(tmp_path: Path) -> None:
     queued = seen(suspended(("True", 0)))
     assert looks(watchdog(tmp_path, timeout_s=100, pending_s=50), queued, 10_000) == [None]
@@ -87,6 +89,7 @@ def test_the_time_after_the_end_of_a_job_is_not_time_that_it_took() -> None:
     assert active_s(seen(body).job, START + 72_000) == 600
 
 
+@pytest.mark.covers("F29")
 def test_an_image_that_does_not_come_is_waited_for_two_minutes(tmp_path: Path) -> None:
     observed = seen(job(), pod("tw-master-0"), pod(state=WAITS))
     reached = looks(watchdog(tmp_path), observed, 5, 124, 126)
@@ -102,6 +105,7 @@ def test_an_image_that_comes_in_time_after_all_is_no_failure(tmp_path: Path) -> 
     assert looks(dog, observed, 126) == [None]
 
 
+@pytest.mark.covers("F29")
 def test_pods_without_a_node_are_waited_for_half_an_hour(tmp_path: Path) -> None:
     observed = seen(job(), pod("tw-master-0"), pod(state={}, scheduled=IDLE))
     reached = looks(watchdog(tmp_path), observed, 1799, 1801)

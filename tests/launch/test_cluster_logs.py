@@ -33,6 +33,7 @@ def lines(text: str) -> list[int]:
     return [int(line.split()[1]) for line in text.splitlines() if line.startswith("line ")]
 
 
+@pytest.mark.covers("F23")
 def test_whoever_follows_next_goes_on_where_the_last_one_stopped(
     there: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

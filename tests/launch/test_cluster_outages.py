@@ -222,6 +222,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Api]:
         server.shutdown()
 
 
+@pytest.mark.covers("B72")
 @pytest.mark.parametrize("stranger", PAGES, indirect=True, ids=repr)
 def test_a_page_to_log_in_is_an_outage_and_is_shown(stranger: Api) -> None:
     with pytest.raises(TransientError, match=r"answers to get pytorchjobs\.kubeflow\.org is not the Kub"):
@@ -323,6 +324,7 @@ def test_whoever_was_outdone_and_finds_the_job_failed_leaves_it_to_the_other(
     assert not (job.folder / "attempt.json").exists()
 
 
+@pytest.mark.covers("F27")
 def test_a_watch_that_ends_at_once_is_not_opened_in_a_storm(without_operator: Cluster) -> None:
     access = api(without_operator)
     told: list[WatchEvent | Exception] = []

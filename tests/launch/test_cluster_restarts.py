@@ -88,6 +88,7 @@ def test_a_preempted_job_is_made_again_in_a_folder_of_its_own_until_it_succeeds(
     assert "succeeded at attempt 3" in said
 
 
+@pytest.mark.covers("F31")
 def test_a_budget_that_is_used_up_ends_it_and_says_how_often_it_was_tried(
     there: Cluster, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_job_that_ran_out_of_memory_is_refused_when_the_step_is_run_again_unch
     assert len(there.calls) == before
 
 
+@pytest.mark.covers("F22")
 def test_a_launcher_that_takes_over_counts_the_attempts_before_it(there: Cluster, tmp_path: Path) -> None:
     home, job = tmp_path / "home", cluster_job(tmp_path, budget=RetryBudget(preemption=1))
     lost = FailedAttempt(
@@ -315,6 +317,7 @@ def test_when_a_job_is_succeeded_and_failed_the_marker_decides(
             ran(there, job, end, settle_s=0.3, cleaned_s=0.1)
 
 
+@pytest.mark.covers("F28")
 @pytest.mark.parametrize("marked", [True, False])
 def test_of_a_job_that_somebody_deleted_the_marker_decides(
     there: Cluster, tmp_path: Path, marked: bool
@@ -360,6 +363,7 @@ def test_a_failure_is_left_in_the_attempt_and_in_the_home_with_its_card(
     assert f"The end of the log of pod {job.name}-worker-0:\n" in told
 
 
+@pytest.mark.covers("F30")
 def test_of_a_job_that_failed_no_pod_goes_on_running(there: Cluster, tmp_path: Path) -> None:
     job = cluster_job(tmp_path)
     with pytest.raises(TrainwrightError):
@@ -367,6 +371,7 @@ def test_of_a_job_that_failed_no_pod_goes_on_running(there: Cluster, tmp_path: P
     there.wait(lambda: runs(there) == [])
 
 
+@pytest.mark.covers("F32")
 def test_a_job_that_takes_too_long_is_deleted(there: Cluster, tmp_path: Path) -> None:
     with pytest.raises(Hang, match="did not end within 1 s and was ended: training had not begun"):
         launcher(there).run(cluster_job(tmp_path, timeout_s=1))

@@ -300,6 +300,7 @@ def test_a_pod_that_was_replaced_long_ago_does_not_explain_the_deletion_of_anoth
     assert (found.kind, found.pod) == ("PREEMPTED", "tw-master-0")
 
 
+@pytest.mark.covers("F28")
 def test_a_job_that_is_gone_and_was_never_seen_is_deleted() -> None:
     observed = ObservedJob("tw")
     assert diagnose(observed) is None

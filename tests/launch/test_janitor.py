@@ -86,6 +86,7 @@ def left(there: Cluster, kind: str = "PyTorchJob") -> list[str]:
     ]
 
 
+@pytest.mark.covers("F25")
 def test_a_job_whose_lease_has_run_out_and_whose_run_has_ended_is_deleted(
     there: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

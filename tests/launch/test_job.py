@@ -33,6 +33,7 @@ def test_anything_else_gives_a_job_another_name(tmp_path: Path, change: dict[str
     assert dataclasses.replace(first, **change).name != first.name
 
 
+@pytest.mark.covers("B53")
 @pytest.mark.parametrize("task", ["train", "Train Flights 2013!", "9", "", "x" * 200, "-a-"])
 def test_every_name_fits_the_pods_that_are_called_after_it(tmp_path: Path, task: str) -> None:
     name = job(tmp_path, "", task=task).name
@@ -40,6 +41,7 @@ def test_every_name_fits_the_pods_that_are_called_after_it(tmp_path: Path, task:
     assert len(f"{name}-worker-9999") <= 63
 
 
+@pytest.mark.covers("B50")
 def test_everything_wrong_with_a_job_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         job(tmp_path, "", nodes=0, processes=-1, cpu=0, program=())
@@ -197,6 +199,7 @@ def test_every_part_of_a_placement_was_thought_of() -> None:
     assert not moves & decides
 
 
+@pytest.mark.covers("B53")
 @pytest.mark.parametrize("task", ["train", "x" * 200, "9", "-a-", "Train Flights 2013!"])
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_pods_and_labels_that_are_called_after_a_job_fit(task: str, kind: str) -> None:
@@ -207,6 +210,7 @@ def test_pods_and_labels_that_are_called_after_a_job_fit(task: str, kind: str) -
     assert all(kubernetes_names.is_label(value) for value in body["metadata"]["labels"].values())
 
 
+@pytest.mark.covers("B52")
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
@@ -245,6 +249,7 @@ def test_an_amount_is_the_number_that_it_stands_for(text: str, amount: float) ->
     assert kubernetes_names.amount_of(text) == pytest.approx(amount)
 
 
+@pytest.mark.covers("B51")
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "-1", "1GB", "1,5", "0x1"])
 def test_what_is_no_amount_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="is not an amount"):

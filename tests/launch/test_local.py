@@ -81,6 +81,7 @@ def test_a_launcher_listens_to_every_signal_that_asks_it_to_stop() -> None:
     assert received == [signal.SIGTERM, signal.SIGINT]
 
 
+@pytest.mark.covers("F3")
 def test_ranks_end_when_their_agent_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     body = "with reported_rank(folder, rank):\n    time.sleep(600)\n"

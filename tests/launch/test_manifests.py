@@ -183,6 +183,7 @@ def test_what_a_trainjob_cannot_say_is_refused_all_at_once() -> None:
         assert part in caught.value.what
 
 
+@pytest.mark.covers("A10")
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
 def test_every_pod_runs_as_restricted_as_it_can(kind: str) -> None:
     template, container = pod_of(manifests.make_manifest(asked(gpus=2), kind))

@@ -130,6 +130,7 @@ def add_failed_pod(there: Cluster, kind: JobKind, body: Object) -> None:
     )
 
 
+@pytest.mark.covers("A9")
 def test_the_role_of_the_train_step_is_what_its_launcher_calls(there: Cluster, tmp_path: Path) -> None:
     user = "system:serviceaccount:team:pipeline-runner"
     token = there.account(user, rules("trainwright-train"), "team")
@@ -269,6 +270,7 @@ def test_no_secret_has_a_value() -> None:
                 assert "valueFrom" in entry, f"{where}: {entry['name']}"
 
 
+@pytest.mark.covers("A12")
 def test_every_image_is_taken_by_digest() -> None:
     overlays = {where: body for where, body in ALL if where.startswith("overlays/")}
     assert len(overlays) == 2
@@ -280,6 +282,7 @@ def test_every_image_is_taken_by_digest() -> None:
         assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"]), where
 
 
+@pytest.mark.covers("A10")
 @pytest.mark.parametrize(("where", "spec"), list(pods()))
 def test_every_pod_is_restricted(where: str, spec: Object) -> None:
     assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -312,6 +315,7 @@ def test_no_account_brings_a_token_along() -> None:
     assert all(body["automountServiceAccountToken"] is False for body in accounts)
 
 
+@pytest.mark.covers("A9")
 def test_no_role_takes_everything_or_reads_secrets() -> None:
     assert not named("ClusterRole")
     for role in named("Role"):
@@ -325,6 +329,7 @@ def selected(policy: Object) -> str:
     return "=".join(pair)
 
 
+@pytest.mark.covers("A11")
 def test_whatever_may_talk_is_denied_everything_else() -> None:
     denied = {
         selected(body)
@@ -346,6 +351,7 @@ def blocks(policy: Object) -> Iterator[Object]:
                 yield peer["ipBlock"]
 
 
+@pytest.mark.covers("A11")
 def test_the_metadata_address_of_a_cloud_is_closed_to_all() -> None:
     import ipaddress
 

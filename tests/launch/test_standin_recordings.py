@@ -218,6 +218,7 @@ def test_a_trainjob_is_complete_when_all_of_its_pods_are(running: Cluster) -> No
     assert holding(running, "TrainJob") == {"Complete"}
 
 
+@pytest.mark.covers("F33")
 def test_a_trainjob_that_failed_runs_again_when_its_jobset_is_gone(running: Cluster) -> None:
     runtime = {"spec": {"backoffLimit": 0}}
     running.edit(

@@ -219,6 +219,7 @@ def killed_at(shop: Shop, moment: int) -> bool:
         os._exit(status)
 
 
+@pytest.mark.covers("F53")
 def test_a_run_killed_at_any_moment_is_mended_by_the_next(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
     shop.add("a", [row(1, 0, 10), row(2, 3, 23)])

@@ -68,6 +68,7 @@ def test_an_increment_goes_on_where_the_last_run_ended_and_looks_back_for_late_r
     assert any_shop.read(1, 2) == [(11, "n11"), (25, "n25")]
 
 
+@pytest.mark.covers("F51")
 def test_rows_later_than_the_overlap_are_counted_and_a_backfill_brings_them(any_shop: Shop) -> None:
     any_shop.add("a", [row(1, 0, 10)])
     any_shop.run(date=at(10).isoformat())
@@ -145,6 +146,7 @@ def test_row_groups_outside_the_window_are_not_read(make_shop: Callable[..., Sho
     assert shop.read(1) == [(31, "n31")]
 
 
+@pytest.mark.covers("B48")
 def test_null_keys_and_times_are_refused_with_their_column_and_count(make_shop: Callable[..., Shop]) -> None:
     for name in ("product", "event"):
         shop = make_shop().apply()
@@ -161,11 +163,13 @@ def test_a_missing_column_names_the_close_one(make_shop: Callable[..., Shop]) ->
         shop.run()
 
 
+@pytest.mark.covers("B45")
 def test_an_unknown_view_names_the_known_ones(make_shop: Callable[..., Shop]) -> None:
     with pytest.raises(InputError, match="no feature view 'stocks'; did you mean stock"):
         make_shop().apply().run(views=["stocks"])
 
 
+@pytest.mark.covers("B47")
 def test_a_store_without_the_views_table_says_who_makes_it(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
     (shop.folder / "online.db").unlink()
@@ -226,6 +230,7 @@ def test_the_first_window_can_be_told_to_start_later(make_shop: Callable[..., Sh
     assert shop.run(since=at(4)).views[0].mark.keys == 1
 
 
+@pytest.mark.covers("F52")
 @pytest.mark.parametrize("where", ["end", "date"])
 def test_a_future_end_is_refused_with_both_times_in_utc(where: str, make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
@@ -254,6 +259,7 @@ def test_a_run_that_starts_late_goes_up_to_the_time_of_its_schedule(
         assert mark.end == f"{end:%Y-%m-%dT%H:%M:%SZ}"
 
 
+@pytest.mark.covers("B46")
 def test_a_start_at_or_after_the_end_is_refused_with_both(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
     with pytest.raises(InputError, match="2024-03-01T05:00:00Z is not before the end 2024-03-01T05:00:00Z"):
@@ -262,6 +268,7 @@ def test_a_start_at_or_after_the_end_is_refused_with_both(make_shop: Callable[..
         shop.section(start=at(5), end=at(4))
 
 
+@pytest.mark.covers("B46")
 @pytest.mark.parametrize("text", ["2024-03-01T05:00:00", "yesterday"])
 def test_a_date_without_a_zone_or_sense_is_refused(text: str, make_shop: Callable[..., Shop]) -> None:
     wanted = r"no time zone; in UTC it would be 2024|expected a date, found 'yesterday'"
@@ -279,6 +286,7 @@ def test_a_day_stands_for_its_first_moment_and_the_lag_holds_back_what_may_still
     assert shop.run(now=at(30), lag_s=600).views[0].mark.end == "2024-03-02T05:50:00Z"
 
 
+@pytest.mark.covers("F52")
 def test_a_pod_whose_clock_is_ahead_cannot_move_the_window_into_the_future(
     make_shop: Callable[..., Shop],
 ) -> None:

@@ -258,6 +258,7 @@ def test_a_run_that_a_gate_held_ends_in_a_container_that_says_why() -> None:
     assert shown == {"held-by-validate", "held-by-evaluate"}
 
 
+@pytest.mark.covers("F42")
 def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:
     """On a cluster an artifact counts by its number, which is another one whenever its task has run."""
     pipeline, _ = spec()

@@ -83,6 +83,7 @@ def test_a_changed_limit_repeats_only_the_gate_that_applies_it(
     assert 0.99 in [rule["limit"] for rule in verdict["rules"]]
 
 
+@pytest.mark.covers("B2")
 def test_an_empty_form_ends_at_once_with_the_list_of_what_is_missing(tmp_path: Path) -> None:
     done = trainwright("run", "train_and_register", "--runs", tmp_path, "--json")
     assert done.returncode == 10, done.stdout
@@ -93,6 +94,7 @@ def test_an_empty_form_ends_at_once_with_the_list_of_what_is_missing(tmp_path: P
         assert f"{key}: missing" in seen["configure"]["error"]["what"]
 
 
+@pytest.mark.covers("A7")
 def test_no_secret_of_the_surroundings_is_written_anywhere(
     finished: dict[str, dict[str, Any]], job: Path, runs: Path
 ) -> None:
@@ -166,6 +168,7 @@ def interrupted(config: Path, runs: Path, after: str) -> dict[str, dict[str, Any
     return seen
 
 
+@pytest.mark.covers("F60")
 def test_a_killed_run_started_again_repeats_no_finished_step(job: Path, tmp_path: Path) -> None:
     for state in ("done", "cached"):
         seen = interrupted(job / "experiment.yaml", tmp_path, after="validate")

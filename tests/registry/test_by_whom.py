@@ -40,6 +40,7 @@ def by_hand(shelf: Shelf, run: Run) -> str:
     return made.version
 
 
+@pytest.mark.covers("A13")
 def test_a_version_that_was_made_by_hand_is_not_promoted_whatever_its_tags_say(
     shelf: Shelf, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_version_that_was_made_by_hand_is_not_promoted_whatever_its_tags_say(
     assert shelf.aliases() == {}
 
 
+@pytest.mark.covers("A13")
 def test_a_registered_version_whose_verdict_and_tags_were_rewritten_is_not_promoted(
     shelf: Shelf, tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_number_in_a_verdict_that_is_none_is_bad_input(tmp_path: Path) -> None
         verdict.write(place)
 
 
+@pytest.mark.covers("A15")
 def test_a_last_intent_and_a_last_abort_that_are_cut_off_are_noticed(shelf: Shelf) -> None:
     """Both are noted in MLflow as a commit is: a cut would hide that somebody tried."""
     assert killed(lambda: shelf.ask("production", 1), 4)

@@ -45,6 +45,7 @@ def test_another_model_than_the_one_asked_for_is_refused(run: Run) -> None:
         check_candidate(model, "0" * 64, *verdicts)
 
 
+@pytest.mark.covers("A3")
 def test_a_manifest_cannot_lead_out_of_the_folder(run: Run) -> None:
     folder = run.root / "model"
     (run.root / "secret").write_text("weights")
@@ -113,6 +114,7 @@ def test_a_missing_verdict_is_an_error_that_says_so(run: Run) -> None:
         check_candidate(*run.folders)
 
 
+@pytest.mark.covers("A14")
 def test_a_verdict_that_says_pass_against_its_own_numbers_is_refused(run: Run) -> None:
     place = run.root / "model_verdict" / "verdict.json"
     told = json.loads(place.read_text())
@@ -156,6 +158,7 @@ def test_an_override_that_is_not_needed_is_not_used(run: Run) -> None:
     assert check_candidate(*run.folders, override(digest, 1)).override is None
 
 
+@pytest.mark.covers("A14")
 def test_a_verdict_that_was_rewritten_with_its_numbers_is_not_the_one_that_its_step_wrote(run: Run) -> None:
     place = run.root / "model_verdict" / "verdict.json"
     told = json.loads(place.read_text())

@@ -63,6 +63,7 @@ def test_entries_are_numbered_linked_and_read_back(chain: AuditLog) -> None:
     assert state.open is None
 
 
+@pytest.mark.covers("A15")
 @pytest.mark.parametrize(
     ("number", "field", "value"),
     [

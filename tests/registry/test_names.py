@@ -10,6 +10,7 @@ from trainwright.registry.audit import INTENT, AuditEntry, AuditLog
 from trainwright.registry.names import folder_of, require_alias, require_name
 
 
+@pytest.mark.covers("B67")
 @pytest.mark.parametrize(
     "name", ["", " ", "a/b", "a:b", "../up", ".hidden", "_own", "a\nb", "x" * 251, "a'b\"c"]
 )
@@ -24,6 +25,7 @@ def test_the_section_refuses_it_before_anything_runs(name: str) -> None:
         Registry.check({"model": name, "tracking_uri": "sqlite:///x"}, "registry")
 
 
+@pytest.mark.covers("B67")
 @pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V22", "7", "", "a b", "a.b"])
 def test_an_alias_that_mlflow_keeps_for_itself_or_does_not_take_is_refused(alias: str) -> None:
     with pytest.raises(InputError, match="cannot be an alias"):

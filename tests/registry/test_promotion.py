@@ -129,6 +129,7 @@ def test_a_model_that_asks_for_a_column_production_has_not_is_refused(shelf: She
     assert shelf.ask("production", made.version, allowed, expected="1").decision == "PASS"
 
 
+@pytest.mark.covers("F57")
 def test_production_that_is_no_longer_the_one_it_was_compared_with_refuses_it(shelf: Shelf) -> None:
     """All of the shelf were compared with an empty registry."""
     assert shelf.ask("production", 1).decision == "PASS"

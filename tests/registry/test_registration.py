@@ -243,6 +243,7 @@ def test_data_on_hold_is_registered_and_says_so(tmp_path: Path, registry: Regist
     assert "The data verdict is HOLD" in (tmp_path / "out" / "summary.md").read_text()
 
 
+@pytest.mark.covers("B68")
 def test_a_model_without_an_input_example_is_not_registered(run: Run, registry: Registry) -> None:
     folder = run.root / "model"
     kept = tuple(entry for entry in run.model.files if entry.path != "input_example.json")
@@ -343,6 +344,7 @@ def test_two_processes_that_register_at_once_agree_on_one_version(
     assert find_version(client, "flight_late", keys.pop()) is not None
 
 
+@pytest.mark.covers("F55")
 def test_a_server_that_does_not_answer_is_an_error_after_the_time_given(run: Run) -> None:
     with socket.socket() as taken:  # bound, and nobody listens: whoever connects is refused
         taken.bind(("127.0.0.1", 0))
@@ -368,6 +370,7 @@ def test_a_registry_that_another_process_keeps_locked_is_away_and_not_forbidden(
     assert enter(other, registry).version == "2"
 
 
+@pytest.mark.covers("B69")
 def test_an_address_of_another_kind_is_refused_before_anything_is_done(run: Run, tmp_path: Path) -> None:
     for uri in ("./mlruns", "postgresql://host/db", "sqlite:///"):
         with pytest.raises(InputError, match="known are sqlite:///FILE, http:// and https://"):

@@ -48,6 +48,7 @@ def ask(registry: Registry, version: str, folder: Path, expected: str = "") -> P
     return promote(registry, DIRECT, request, folder / "out", folder / "out" / "s.md")
 
 
+@pytest.mark.covers("F56")
 def test_the_first_answer_to_every_kind_of_change_lost_makes_one_version_and_one_promotion(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_creation_that_the_network_brings_late_never_counts_and_is_taken_back(
     assert [str(entry.version) for entry in client.search_model_versions("name = 'late'")] == ["1"]
 
 
+@pytest.mark.covers("F55")
 def test_a_silent_server_is_waited_for_and_then_21_with_the_model_kept(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_silent_server_is_waited_for_and_then_21_with_the_model_kept(
     assert ask(registry, "1", tmp_path).decision == "PASS"
 
 
+@pytest.mark.covers("F57")
 def test_two_promoters_race_and_one_of_them_wins_each_time(port: int, tmp_path: Path) -> None:
     """The 100 rounds of the proof: python -m tests.registry.race --postgres --count 100."""
     uri = f"http://127.0.0.1:{port}"

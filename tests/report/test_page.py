@@ -79,6 +79,7 @@ class Outside(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.covers("A6")
 @pytest.mark.parametrize("decision", ["", *DECISIONS])
 def test_a_page_runs_nothing_fetches_nothing_and_closes_every_tag(decision: str) -> None:
     text = draw_page(gallery(decision))
@@ -95,6 +96,7 @@ def test_the_decision_is_a_word_with_its_meaning_not_a_colour_alone(decision: st
     assert f"<strong>{decision}</strong><span>{MEANING[decision]}</span>" in text
 
 
+@pytest.mark.covers("A6")
 def test_values_never_become_markup() -> None:
     text = draw_page(gallery())
     assert HOSTILE not in text

@@ -55,6 +55,7 @@ def test_what_production_predicts_is_what_its_training_predicted(
     assert "1,950 rows scored by model" in (tmp_path / "summary.md").read_text()
 
 
+@pytest.mark.covers("B66")
 def test_without_a_model_in_production_there_are_no_predictions(training_set: Path, tmp_path: Path) -> None:
     assert score(training_set, tmp_path, None) == ScoreResult(
         "", "no model is in production, so none is scored"

@@ -96,6 +96,7 @@ def test_late_value_that_arrow_would_call_null_is_text(tmp_path: Path) -> None:
     assert read(long(tmp_path / "a.csv", "#N/A", ""))["a"][-1].as_py() == "#N/A"
 
 
+@pytest.mark.covers("B35")
 @pytest.mark.parametrize(
     ("first", "middle", "last"),
     [
@@ -186,6 +187,7 @@ def test_types_that_are_not_known_or_of_no_column_are_all_named(tmp_path: Path) 
         read(path, types={"k": "int64"})
 
 
+@pytest.mark.covers("B23")
 @pytest.mark.parametrize(("row", "got"), [("1,2,3", 3), ("1", 1), ('"1,x",2,3', 3)])
 def test_row_of_another_width_is_named_by_its_line(tmp_path: Path, row: str, got: int) -> None:
     path = text(tmp_path / "a.csv", "a,b\n" + "1,2\n" * 300_000 + f"\n{row}\n1,2\n")
@@ -194,6 +196,7 @@ def test_row_of_another_width_is_named_by_its_line(tmp_path: Path, row: str, got
     assert caught.value.where == str(path)
 
 
+@pytest.mark.covers("B25")
 def test_bytes_that_are_not_utf8_are_named_with_their_place_and_a_likely_encoding(tmp_path: Path) -> None:
     for name, before in (("a", b"id,city\n"), ("b", b"id,city\n" + b"1,x\n" * 5000), ("c", b"")):
         content = before + "1,Köln\n".encode("latin-1")
@@ -206,12 +209,14 @@ def test_bytes_that_are_not_utf8_are_named_with_their_place_and_a_likely_encodin
         assert "iconv" in caught.value.hint
 
 
+@pytest.mark.covers("B25")
 def test_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     table = read(text(tmp_path / "a.csv", b"\xef\xbb\xbfid,n\n1,2\n"))
     assert table.column_names == ["id", "n"]
     assert table["id"].to_pylist() == [1]
 
 
+@pytest.mark.covers("B25")
 def test_utf16_and_a_nul_byte_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="say UTF-16 text"):
         read(text(tmp_path / "a.csv", "a,b\n1,2\n".encode("utf-16")))
@@ -219,6 +224,7 @@ def test_utf16_and_a_nul_byte_are_named(tmp_path: Path) -> None:
         read(text(tmp_path / "b.csv", b"a,b\n" + b"1,2\n" * 100_000 + b"3,\x00\n"))
 
 
+@pytest.mark.covers("B26")
 @pytest.mark.parametrize(
     ("header", "said"),
     [
@@ -242,6 +248,7 @@ def test_header_alone_is_a_table_without_rows(tmp_path: Path, end: str) -> None:
     assert [rows.num_rows for _, _, rows in source.batches(source.parts()[0])] == [0]
 
 
+@pytest.mark.covers("B23")
 @pytest.mark.parametrize("closed", ["", '"'])
 def test_quote_that_is_not_closed_is_an_error_and_hides_no_rows(tmp_path: Path, closed: str) -> None:
     """Arrow reads 2 rows of 4 where a later quote closes it, and 2 where none does."""
@@ -264,12 +271,14 @@ def test_value_over_the_edge_of_a_block_is_the_same_error(tmp_path: Path) -> Non
         read(path)
 
 
+@pytest.mark.covers("B24")
 @pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
 def test_file_that_commas_do_not_part_says_what_does(tmp_path: Path, separator: str, name: str) -> None:
     with pytest.raises(InputError, match=f"separated by {name}, not commas"):
         read(text(tmp_path / "a.csv", f"a{separator}b\n1{separator}2\n"))
 
 
+@pytest.mark.covers("B20")
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -298,6 +307,7 @@ def test_line_without_end_is_rejected_and_not_kept_in_cache(tmp_path: Path) -> N
         read(path)
 
 
+@pytest.mark.covers("A20")
 @settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(

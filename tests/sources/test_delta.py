@@ -160,6 +160,7 @@ def test_broken_log_is_a_typed_error(table: Path, content: str) -> None:
     assert str(table) in caught.value.where
 
 
+@pytest.mark.covers("B33")
 @pytest.mark.parametrize(
     ("package", "source", "settings"),
     [

@@ -50,6 +50,7 @@ def test_parquet_is_cut_at_row_groups_into_parts_of_about_a_shard(tmp_path: Path
     assert [n for key in sorted(read_rows) for n in read_rows[key]] == list(range(1150))
 
 
+@pytest.mark.covers("B22")
 def test_files_that_differ_name_the_column_and_both_files(tmp_path: Path) -> None:
     first = put(tmp_path / "a.parquet", n=[1], m=["a"])
     with pytest.raises(InputError, match="'n' is double, was int64") as caught:
@@ -61,6 +62,7 @@ def test_files_that_differ_name_the_column_and_both_files(tmp_path: Path) -> Non
         read(first, types={"n": "int32"})
 
 
+@pytest.mark.covers("F39")
 def test_parquet_file_that_is_still_written_is_named(tmp_path: Path) -> None:
     path = put(tmp_path / "a.parquet", n=list(range(1000)))
     os.truncate(path, path.stat().st_size - 10)
@@ -71,6 +73,7 @@ def test_parquet_file_that_is_still_written_is_named(tmp_path: Path) -> None:
     assert caught.value.where == str(path)
 
 
+@pytest.mark.covers("B21")
 def test_empty_file_is_named_whatever_it_should_be(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", n=[1])
     for name in ("b.parquet", "c.csv", "d.jsonl", "e.csv.gz"):
@@ -80,6 +83,7 @@ def test_empty_file_is_named_whatever_it_should_be(tmp_path: Path) -> None:
         assert caught.value.where == str(path)
 
 
+@pytest.mark.covers("B20")
 def test_what_is_named_parquet_and_is_not_says_its_first_bytes(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"is not Parquet; its first bytes b'id,n\\n1,2' say no kind of file"
@@ -96,6 +100,7 @@ def test_file_of_another_kind_is_rejected_by_its_name_unless_its_format_is_said(
     assert read(path, format="csv")["n"].to_pylist() == [1]
 
 
+@pytest.mark.covers("F40")
 def test_flipped_bit_in_a_page_with_a_checksum_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"n": list(range(1000))}), path, write_page_checksum=True, use_dictionary=False)

@@ -65,6 +65,7 @@ def test_text_is_a_time_if_every_value_is(tmp_path: Path, values: list[str], kin
         assert table["at"].unique().to_pylist() == values
 
 
+@pytest.mark.covers("B27")
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -153,6 +154,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.covers("A20")
 @settings(max_examples=200, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.dictionaries(st.sampled_from("abc"), VALUES) | VALUES, min_size=1, max_size=6))
 def test_any_json_is_a_table_or_a_typed_error(tmp_path: Path, rows: list[object]) -> None:

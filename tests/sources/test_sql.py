@@ -129,6 +129,7 @@ def test_transaction_only_reads_one_state_and_ends_in_time(database: Postgres) -
         connection.exec_driver_sql("DELETE FROM flights")
 
 
+@pytest.mark.covers("B31")
 def test_values_are_bound_and_never_a_part_of_the_statement(database: Postgres) -> None:
     hostile = "' OR 1=1; DROP TABLE flights; --"
     where = "WHERE short = :short AND at >= :since AND delay < :most"
@@ -142,6 +143,7 @@ def test_values_are_bound_and_never_a_part_of_the_statement(database: Postgres) 
     assert none.column_names == ["id", "delay", "share"]
 
 
+@pytest.mark.covers("F45")
 def test_lost_connection_is_made_again_and_no_row_is_missing_or_there_twice(database: Postgres) -> None:
     data = asked(database, select="SELECT id, delay, doc FROM flights")
     listing, whole = take(database.url, data)
@@ -166,6 +168,7 @@ def test_connection_that_is_lost_again_and_again_fails_after_the_deadline(databa
     assert caught.value.retryable
 
 
+@pytest.mark.covers("F46")
 def test_rows_that_changed_before_the_second_try_are_rejected_and_not_mixed(database: Postgres) -> None:
     database.execute("create table mixed as select id, delay from flights")
     data = asked(database, select="SELECT id, delay FROM mixed", tables=["mixed"])

@@ -152,12 +152,14 @@ HONEST = [
 ]
 
 
+@pytest.mark.covers("B30")
 @pytest.mark.parametrize("text", SEVERAL)
 def test_anything_but_one_statement_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match=r"statements, but only one SELECT|not understood"):
         check(text)
 
 
+@pytest.mark.covers("B30")
 @pytest.mark.parametrize("text", OTHERS)
 @pytest.mark.parametrize("dialect", [POSTGRES, SQLITE])
 def test_anything_but_a_select_is_rejected(text: str, dialect: Dialect) -> None:
@@ -165,6 +167,7 @@ def test_anything_but_a_select_is_rejected(text: str, dialect: Dialect) -> None:
         check(text, dialect=dialect)
 
 
+@pytest.mark.covers("A5")
 @pytest.mark.parametrize("text", WITHIN)
 def test_what_writes_locks_or_hides_within_a_select_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match=r"only a plain SELECT|not understood|without a name"):
@@ -183,6 +186,7 @@ def test_function_that_is_not_known_to_be_harmless_is_rejected_wherever_it_stand
     assert caught.value.code in {10, 50}
 
 
+@pytest.mark.covers("F46")
 @pytest.mark.parametrize("call", ANEW)
 def test_what_is_another_at_every_call_is_rejected(call: str) -> None:
     with pytest.raises(InputError, match="is another at every call") as caught:
@@ -219,6 +223,7 @@ def test_sign_that_no_driver_takes_is_bad_input(text: str) -> None:
         check(text)
 
 
+@pytest.mark.covers("B32")
 @pytest.mark.parametrize("text", ELSEWHERE)
 def test_table_that_is_not_on_the_list_is_rejected(text: str) -> None:
     with pytest.raises(PermissionRefused, match="which it is not allowed to") as caught:
@@ -277,6 +282,7 @@ WORDS = """SELECT FROM flights secrets WHERE WITH AS UNION x 1 /* */ -- $$ E' DE
 PIECES = st.sampled_from([*WORDS.split(), "\n", "FOR UPDATE"])
 
 
+@pytest.mark.covers("A5")
 @settings(max_examples=400, deadline=2000)
 @given(pieces=st.lists(PIECES | st.text(max_size=3), max_size=25))
 def test_any_text_is_a_select_of_allowed_tables_or_a_typed_error(pieces: list[str]) -> None:

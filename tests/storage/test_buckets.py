@@ -120,6 +120,7 @@ def test_of_many_writers_of_one_name_exactly_one_succeeds_and_nothing_is_replace
     assert storage.read_bytes(uri) == winner
 
 
+@pytest.mark.covers("B14")
 def test_missing_bucket_is_named(bucket: Bucket) -> None:
     for look in (storage.list_files, storage.take_listing):
         with pytest.raises(InputError, match="there is no bucket 'no-such-bucket'") as caught:
@@ -129,6 +130,7 @@ def test_missing_bucket_is_named(bucket: Bucket) -> None:
         storage.create(f"{bucket.scheme}://no-such-bucket/a", b"")
 
 
+@pytest.mark.covers("B18")
 @pytest.mark.parametrize(
     ("source", "nearest"),
     [

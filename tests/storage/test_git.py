@@ -255,6 +255,7 @@ def test_pack_made_by_hand_is_fetched(tls: tuple[Path, Path], trusted: None, tmp
     assert (tmp_path / "t" / "x").read_bytes() == b"abcde"
 
 
+@pytest.mark.covers("B29")
 @pytest.mark.parametrize("name", ["..", ".git", ".", "a/b", "/etc/planted"])
 def test_tree_whose_names_lead_out_of_the_folder_is_rejected(
     name: str, tls: tuple[Path, Path], trusted: None, tmp_path: Path
@@ -299,6 +300,7 @@ def test_objects_that_are_missing_cut_off_or_of_another_kind_are_typed_errors(
         fetch_objects(tls, tmp_path / "t", "0" * 40, b"\x33" + b"no zlib stream" * 3)
 
 
+@pytest.mark.covers("B29")
 def test_small_pack_of_a_huge_object_is_rejected_before_it_is_unpacked(
     tls: tuple[Path, Path], trusted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

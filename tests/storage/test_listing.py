@@ -46,6 +46,7 @@ def test_folder_lists_its_tables_through_links_and_whatever_the_case_of_their_na
         assert found == [str(tmp_path / seen / name) for name in names]
 
 
+@pytest.mark.covers("B15")
 @pytest.mark.parametrize("source", ["data", "data/*.csv", "data/**"])
 @pytest.mark.parametrize("target", ["elsewhere/secret.csv", "elsewhere"])
 def test_link_out_of_the_sources_folder_is_rejected(tmp_path: Path, source: str, target: str) -> None:
@@ -75,6 +76,7 @@ def test_link_that_leads_back_is_an_error_and_not_followed_for_ever(tmp_path: Pa
         storage.list_files(str(tmp_path), storage.TABLE_SUFFIXES)
 
 
+@pytest.mark.covers("B19")
 @pytest.mark.parametrize("hidden", ["deep", "deep/b.csv"])
 def test_what_may_not_be_read_is_rejected_and_not_left_out(hidden: str) -> None:
     """Asked as another user where this one may read everything."""
@@ -109,6 +111,7 @@ def test_file_whose_name_looks_like_a_glob_is_taken_as_it_is(tmp_path: Path) -> 
     assert [entry.size for entry in storage.list_files(str(tmp_path / "a[1].csv"))] == [1]
 
 
+@pytest.mark.covers("B18")
 def test_nothing_found_names_the_nearest_that_exists(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "flights.parquet").write_text("x")

@@ -133,6 +133,7 @@ def test_transient_failure_is_retried_and_counted(
     assert any("tries" in line and f"{bucket.uri}" in line for line in caplog.messages)
 
 
+@pytest.mark.covers("F36")
 def test_answer_that_says_when_to_come_back_is_obeyed(bucket: Bucket) -> None:
     bucket.put("a.csv", b"one")
     bucket.proxy.plan(Answer(429, {"Retry-After": "1"}, body(bucket.scheme, "SlowDown")))
@@ -161,6 +162,7 @@ def test_patience_ends_with_an_error_that_may_be_retried_and_names_the_place(buc
     assert caught.value.retryable
 
 
+@pytest.mark.covers("F36")
 def test_third_of_all_calls_may_fail_and_all_of_them_succeed(bucket: Bucket, tmp_path: Path) -> None:
     content = os.urandom(3 << 20)
     (tmp_path / "here.bin").write_bytes(content)
@@ -173,6 +175,7 @@ def test_third_of_all_calls_may_fail_and_all_of_them_succeed(bucket: Bucket, tmp
         assert len(storage.list_files(bucket.uri)) == 6
 
 
+@pytest.mark.covers("F37")
 @pytest.mark.parametrize("fault", [Reset(5_000_000), Short(1000), Reset(0)])
 def test_read_that_broke_goes_on_where_it_broke(bucket: Bucket, fault: Reset | Short, tmp_path: Path) -> None:
     content = os.urandom(6_000_000)
@@ -194,6 +197,7 @@ def test_read_that_broke_goes_on_where_it_broke(bucket: Bucket, fault: Reset | S
         assert starts[1] > 0  # a reset also takes what had come and was not yet read
 
 
+@pytest.mark.covers("F37")
 def test_whole_read_is_checked_against_the_stores_checksum(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("a.bin", b"x" * 1000)
     (entry,) = storage.list_files(bucket.uri)
@@ -247,6 +251,7 @@ def test_large_upload_whose_last_reply_was_lost_is_known_by_its_bytes(
     assert storage.head(made.uri).checksum.endswith("-3")
 
 
+@pytest.mark.covers("F38")
 @pytest.mark.parametrize("size", [1 << 20, 33 << 20])
 def test_upload_that_dies_leaves_nothing_and_is_sent_again(bucket: Bucket, tmp_path: Path, size: int) -> None:
     content = os.urandom(size)
@@ -292,6 +297,7 @@ def test_nothing_that_answers_is_a_dependency_that_is_down(
     amazon._client.cache_clear()
 
 
+@pytest.mark.covers("B19")
 @pytest.mark.parametrize("status", [401, 403])
 def test_refusal_is_not_retried_and_names_who_needs_what(bucket: Bucket, status: int) -> None:
     said = b'{"error": {"code": 403, "message": "ann@example.iam does not have storage.objects.list access"}}'

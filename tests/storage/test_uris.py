@@ -16,6 +16,7 @@ from trainwright.errors import InputError, PermissionRefused, TrainwrightError, 
 from trainwright.storage.uris import remote
 
 
+@pytest.mark.covers("B13")
 @pytest.mark.parametrize(
     ("uri", "hint"),
     [
@@ -34,6 +35,7 @@ def test_scheme_that_is_not_read_here_is_rejected_and_names_the_nearest(uri: str
     assert caught.value.hint == hint
 
 
+@pytest.mark.covers("B14")
 @pytest.mark.parametrize(
     ("uri", "hint"),
     [
@@ -67,6 +69,7 @@ def test_what_names_no_file_is_not_taken_for_the_working_folder(uri: str) -> Non
         storage.list_files(uri)
 
 
+@pytest.mark.covers("B15")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -85,6 +88,7 @@ def test_path_that_leads_upwards_is_rejected(uri: str) -> None:
     assert caught.value.code == 50
 
 
+@pytest.mark.covers("B16")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -138,6 +142,7 @@ def test_joined_name_stays_below_its_folder(name: str) -> None:
         storage.join("gs://bucket/x", name)
 
 
+@pytest.mark.covers("A20")
 @given(
     st.text(st.characters(codec="utf-8"), max_size=40)
     | st.from_regex(r"\A(gs|s3|minio|https?|file|ftp)://[^\0]{0,40}\Z")
@@ -170,6 +175,7 @@ CARRYING = [
 ]
 
 
+@pytest.mark.covers("B17")
 @pytest.mark.parametrize("uri", CARRYING)
 def test_credentials_in_a_uri_are_rejected_and_not_repeated(uri: str) -> None:
     for look in (

@@ -97,6 +97,7 @@ def test_redirects_lead_only_to_hosts_that_are_allowed_and_never_away_from_https
         storage.read_bytes(f"{site.uri}/x.csv", access=site.access)
 
 
+@pytest.mark.covers("A4")
 def test_redirect_to_this_machine_is_rejected_by_its_address(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_host_that_is_not_on_the_list_is_rejected_before_anything_is_asked(uri: 
     assert caught.value.code == 50
 
 
+@pytest.mark.covers("B16")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -173,6 +175,7 @@ def test_addresses_of_machines_and_clouds_are_rejected_even_when_listed(uri: str
     assert caught.value.code == 50
 
 
+@pytest.mark.covers("A4")
 @pytest.mark.parametrize(
     ("found", "hosts", "said"),
     [

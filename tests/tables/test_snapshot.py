@@ -140,6 +140,7 @@ def test_missing_columns_are_named_with_their_close_matches() -> None:
     assert caught.value.where == "the table"
 
 
+@pytest.mark.covers("F40")
 def test_a_flipped_bit_is_found_before_its_rows_are_believed(tmp_path: Path) -> None:
     snapshot = write(tmp_path, train=[rows(0, 1000)])
     path = tmp_path / snapshot.files[0].uri
@@ -161,6 +162,7 @@ def test_a_truncated_and_a_missing_file_are_named(tmp_path: Path) -> None:
         list(tables.iter_batches(tmp_path, snapshot, ["train"]))
 
 
+@pytest.mark.covers("A3")
 def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
     snapshot = write(tmp_path / "a", train=[rows(0, 3)])
     text = (tmp_path / "a" / "manifest.json").read_text().replace("data/train/", "../a/data/train/")

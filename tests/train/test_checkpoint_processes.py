@@ -46,6 +46,7 @@ def await_that(true: Callable[[], object], within_s: float = 300) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.covers("F18")
 @pytest.mark.parametrize("others", [2, 1])
 def test_resume_with_another_world_size_gives_the_same_losses(tmp_path: Path, others: int) -> None:
     whole = asked(tmp_path / "whole", dropout=0.0)
@@ -74,6 +75,7 @@ def test_resume_between_sharded_and_unsharded_gives_the_same_losses(tmp_path: Pa
     assert losses(changed) == pytest.approx(losses(whole), rel=1e-6)
 
 
+@pytest.mark.covers("F20")
 def test_older_of_two_running_attempts_ends_without_mixing_checkpoints(tmp_path: Path) -> None:
     # The newer may take seconds to begin on a busy machine; the older must be far from step 200 then.
     older = asked(tmp_path, 2000, pause_s=0.1, settings={"keep": 50})
@@ -118,6 +120,7 @@ def _full_from(step: int, until: int, _rank: int) -> None:
     Checkpointer._begin = limited  # type: ignore[method-assign]
 
 
+@pytest.mark.covers("F16")
 def test_temporarily_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
     options = asked(tmp_path, hidden=512)
     assert live(options, prepare=partial(_full_from, 20, 21)) == [0, 0]
@@ -125,6 +128,7 @@ def test_temporarily_full_disk_costs_one_checkpoint(tmp_path: Path) -> None:
     assert not list(checkpoints(options).glob("step-00000020.*"))
 
 
+@pytest.mark.covers("F16")
 def test_permanently_full_disk_ends_with_21_and_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     options = asked(tmp_path, 80, hidden=512)
     assert live(options, prepare=partial(_full_from, 20, 90)) == [21, 21]

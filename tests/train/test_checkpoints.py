@@ -159,6 +159,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 
+@pytest.mark.covers("F13", "F14")
 @pytest.mark.parametrize(("file", "damage", "said"), DAMAGES)
 def test_damaged_checkpoint_is_skipped_and_the_previous_one_resumed(
     file: str,
@@ -199,12 +200,14 @@ def test_copy_that_cannot_be_fetched_now_raises_dependency_error(tmp_path: Path,
     assert resumed(tmp_path / "new-1", alone, fresh(64), **store).step == 6
 
 
+@pytest.mark.covers("F15")
 def test_checkpoint_without_manifest_is_ignored(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone)
     (folder_of(tmp_path, 6) / Manifest.FILE).unlink()
     assert resumed(tmp_path, alone).step == 4
 
 
+@pytest.mark.covers("B55")
 def test_checkpoint_of_another_architecture_is_rejected_with_differing_tensors(
     tmp_path: Path, alone: Ranks
 ) -> None:
@@ -233,6 +236,7 @@ def test_checkpoint_of_another_training_is_rejected_with_differing_settings(
         resumed(tmp_path, alone, told=told)
 
 
+@pytest.mark.covers("A1")
 def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, alone: Ranks) -> None:
     """Read without this library and without torch's: the index as JSON, the tensors as bytes."""
     state = begun(tmp_path, alone)
@@ -251,6 +255,7 @@ def test_checkpoint_files_hold_raw_bytes_and_json_and_no_pickle(tmp_path: Path, 
     assert total == len(content), "and nothing else"
 
 
+@pytest.mark.covers("B56")
 def test_checkpoint_with_a_pickled_index_of_early_releases_is_rejected_unread(
     tmp_path: Path, alone: Ranks
 ) -> None:
@@ -311,6 +316,7 @@ def test_checkpoint_behind_a_symbolic_link_is_rejected(tmp_path: Path, alone: Ra
         resumed(tmp_path / "home", alone)
 
 
+@pytest.mark.covers("F6")
 def test_non_finite_weights_are_never_committed(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
@@ -335,6 +341,7 @@ def test_facts_that_are_no_json_raise_internal_error(tmp_path: Path, alone: Rank
         train(kept, state, 2)
 
 
+@pytest.mark.covers("F12")
 def test_checkpoints_after_a_rollback_are_newer_than_all_before(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone), fresh()
     kept.resume(state)
@@ -359,6 +366,7 @@ def test_retention_keeps_the_newest(keep: int, tmp_path: Path, alone: Ranks) -> 
     assert steps_in(tmp_path) == [13, 12, 10, 8][:keep]
 
 
+@pytest.mark.covers("F19")
 def test_retention_does_not_count_damaged_checkpoints(tmp_path: Path, alone: Ranks) -> None:
     begun(tmp_path, alone, 12, keep=4)
     for damaged in (12, 8):
@@ -382,6 +390,7 @@ def test_damaged_checkpoint_is_verified_and_logged_once(
     assert steps_in(tmp_path) == [8, 6, 4], "two verify, and 2 is older than them"
 
 
+@pytest.mark.covers("F19")
 def test_retention_keeps_best_and_pinned_checkpoints(tmp_path: Path, alone: Ranks) -> None:
     kept, state = keeper(tmp_path, alone, keep=2), fresh()
     kept.resume(state)
@@ -414,6 +423,7 @@ def test_failed_removal_does_not_end_the_training(
     assert any("step-00000002.0001 could not be removed" in text for text in caplog.messages)
 
 
+@pytest.mark.covers("F12")
 def test_uncommitted_checkpoints_of_earlier_starts_are_removed(tmp_path: Path, alone: Ranks) -> None:
     left = tmp_path / "checkpoints" / str(CheckpointName(start=3, step=70))
     left.mkdir(parents=True)
@@ -425,6 +435,7 @@ def test_uncommitted_checkpoints_of_earlier_starts_are_removed(tmp_path: Path, a
     assert folder_of(tmp_path, 2).name == "step-00000002.0004"
 
 
+@pytest.mark.covers("F16")
 def test_disk_too_small_for_a_checkpoint_is_rejected_at_the_start(
     tmp_path: Path, alone: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +465,7 @@ def test_schedule_by_time_checks_more_often_until_due() -> None:
     assert len(looks) < 12 * len(saves)
 
 
+@pytest.mark.covers("B57")
 def test_interval_above_the_number_of_steps_gives_a_warning() -> None:
     said = no_checkpoint_warning(Checkpointing(every_steps=100), 99)
     assert "every_steps 100 is above the 99 steps" in said

@@ -44,6 +44,7 @@ def weights(outcome: Outcome) -> str:
     return digest_file(outcome.model / "weights.safetensors")
 
 
+@pytest.mark.covers("F54")
 @pytest.mark.parametrize("mode", ["open", "lossy", "cut", "silent"])
 def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every_point(
     training_set: Path,

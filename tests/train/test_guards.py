@@ -70,6 +70,7 @@ def test_a_heavy_tail_is_no_divergence() -> None:
     assert all(verdict.action == "apply" for verdict in judged(losses))
 
 
+@pytest.mark.covers("F7")
 def test_a_loss_that_goes_back_to_chance_has_diverged_within_two_blocks_of_steps() -> None:
     losses = falling(1000, 0.02)
     losses[700:] = math.log(2) + 0.02 * np.random.default_rng(1).normal(size=300)

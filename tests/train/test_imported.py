@@ -92,6 +92,7 @@ def imported(name: str, **options: Any) -> Imported:
     return Imported(path=f"{HERE}:{name}", options=options)
 
 
+@pytest.mark.covers("B54")
 def test_failed_import_names_module_and_sys_path() -> None:
     with pytest.raises(InputError) as caught:
         make(Imported(path="no_such_package.model:Net"))

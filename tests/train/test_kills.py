@@ -23,6 +23,7 @@ from trainwright.train.checkpoint import committed
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.covers("F1")
 def test_state_after_each_of_20_kills_equals_an_undisturbed_training(tmp_path: Path) -> None:
     report = kill_often(tmp_path, 20, seed=5, forked=True)
     assert report.wrong == []
@@ -30,6 +31,7 @@ def test_state_after_each_of_20_kills_equals_an_undisturbed_training(tmp_path: P
     assert max(report.lost) < 2 * EVERY, "the last interval, and what was taken while it was being saved"
 
 
+@pytest.mark.covers("F1")
 def test_state_after_kills_of_a_whole_job_equals_an_undisturbed_training(tmp_path: Path) -> None:
     report = kill_often(tmp_path, 2, seed=6, whole=2)
     assert report.wrong == []
@@ -37,6 +39,7 @@ def test_state_after_kills_of_a_whole_job_equals_an_undisturbed_training(tmp_pat
     assert max(report.lost) < 2 * EVERY
 
 
+@pytest.mark.covers("F1")
 def test_training_resumes_from_the_last_commit_before_a_kill(tmp_path: Path) -> None:
     asked = Options(str(tmp_path / "home"), str(tmp_path), 40, kills=[[18, 1], [9, 0]], settled=True)
     assert [bool(any(live(asked, grace_s=0.2))) for _ in range(3)] == [True, True, False]
@@ -60,6 +63,7 @@ def _forgetting(what: str, _rank: int) -> None:
     Loader.begin = from_the_beginning  # type: ignore[method-assign]
 
 
+@pytest.mark.covers("F17")
 @pytest.mark.parametrize("what", ["random numbers", "samples"])
 def test_comparison_detects_a_training_that_does_not_resume(tmp_path: Path, what: str) -> None:
     """Else it would say nothing that all others end as if they had been left alone."""
@@ -117,6 +121,7 @@ class CrashPoint:
         return wrapper
 
 
+@pytest.mark.covers("F11")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_kill_at_any_point_of_a_save_leaves_a_checkpoint_to_resume(tmp_path: Path, rank: int) -> None:
     alone = Options(str(tmp_path / "alone"), str(tmp_path / "alone-notes"), 30)
@@ -195,6 +200,7 @@ def _command(path: Path) -> str:
         return ""
 
 
+@pytest.mark.covers("F3")
 def test_killed_step_resumes_when_run_again(training_set: Path, trained: Outcome, tmp_path: Path) -> None:
     """As ``trainwright run --run X`` does after ``kill -9``: the same outputs, so the same home."""
     every = {"checkpoints": {"every_steps": 20}}

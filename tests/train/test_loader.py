@@ -71,6 +71,7 @@ def test_any_number_of_processes_gets_the_same_batches(parts: int, rows: Encoded
     assert sorted(epoch.tolist()) == list(range(len(rows)))
 
 
+@pytest.mark.covers("F18")
 def test_resume_at_any_step_with_other_processes_gives_the_same_batches(
     rows: EncodedRows,
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_cache_that_holds_one_shard_gives_the_same_batches(
     assert len([path for path in tmp_path.iterdir() if path.suffix == ".shard"]) == 1
 
 
+@pytest.mark.covers("F17")
 def test_loader_restarts_at_any_step_and_keeps_one_thread(rows: EncodedRows) -> None:
     batches, before = taken(rows, 20), threads()
     loader = Loader(rows, order(rows), 0, 1)

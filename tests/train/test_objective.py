@@ -73,6 +73,7 @@ def test_class_without_rows_is_rejected_by_number_or_name() -> None:
         learned([0, 1], "multiclass", "setosa", "versicolor", "virginica")
 
 
+@pytest.mark.covers("B58")
 def test_label_beyond_the_named_classes_is_rejected() -> None:
     with pytest.raises(InputError, match=r"late' lies in \[0, 3\]; the snapshot names 3 classes"):
         learned([0, 1, 2, 3], "multiclass", "setosa", "versicolor", "virginica")

@@ -123,6 +123,7 @@ def test_label_with_one_class_is_rejected_with_its_counts(tmp_path: Path, alone:
         fit(labelled(tmp_path, zeros), Mlp(), alone)
 
 
+@pytest.mark.covers("B58")
 def test_label_outside_0_and_1_is_rejected_with_its_row(tmp_path: Path, alone: Ranks) -> None:
     label = np.arange(5000) % 2
     label[4321] = 7

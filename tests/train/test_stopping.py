@@ -98,6 +98,7 @@ def test_a_training_that_is_stopped_and_a_training_that_loses_a_process_end_like
     assert result.completion.outputs["state"] == undisturbed
 
 
+@pytest.mark.covers("F5")
 def test_a_training_that_is_killed_while_it_stops_goes_on_from_what_was_saved_before(
     tmp_path: Path, undisturbed: str
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_training_that_is_killed_while_it_stops_goes_on_from_what_was_saved_be
     assert again.completion.outputs["state"] == undisturbed
 
 
+@pytest.mark.covers("F6")
 def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all(tmp_path: Path) -> None:
     bad = 266  # of step 11, in the share of rank 1
     settings = {"checkpoints": {"every_steps": 5}}
@@ -140,6 +142,7 @@ def test_a_batch_that_is_not_finite_on_one_process_stops_all_and_is_named_by_all
     assert steps_saved(tmp_path)[0] <= 10, "what is not finite is never saved"
 
 
+@pytest.mark.covers("F8")
 def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: Path) -> None:
     options = Options(
         training={"guards": {"stall_s": 8, "collective_s": 600}}, signals=[[9, 1, signal.SIGSTOP]]
@@ -153,6 +156,7 @@ def test_a_process_that_is_stopped_is_a_hang_and_all_stacks_are_saved(tmp_path: 
     assert "in on_step" in stacks[1], "this one was stopped after it"
 
 
+@pytest.mark.covers("F8")
 def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_waits_for_a_save(
     tmp_path: Path,
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_collective_that_takes_too_long_is_a_hang_too_even_while_a_thread_wait
     assert "in after_step" in stacks[1]
 
 
+@pytest.mark.covers("F10")
 def test_a_gpu_out_of_memory_is_tried_once_more_with_half_the_micro_batch_if_that_is_allowed(
     tmp_path: Path,
 ) -> None:
@@ -262,6 +267,7 @@ def test_going_back_without_a_checkpoint_is_refused(tmp_path: Path, alone: Ranks
         alone_with(options, tmp_path, alone)
 
 
+@pytest.mark.covers("F7")
 def test_a_learning_rate_a_thousand_times_too_high_is_divergence_with_its_numbers(
     tmp_path: Path, alone: Ranks
 ) -> None:

@@ -24,6 +24,7 @@ def refuse(asked: TrainRequest, folder: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.covers("B57")
 def test_everything_wrong_with_the_parameters_is_said_at_once(training_set: Path, tmp_path: Path) -> None:
     asked = dataclasses.replace(
         request(training_set),
@@ -38,6 +39,7 @@ def test_everything_wrong_with_the_parameters_is_said_at_once(training_set: Path
     assert "resources: expected a JSON object, found text that is not JSON" in message
 
 
+@pytest.mark.covers("B59")
 @pytest.mark.parametrize(
     "secret",
     [
@@ -83,6 +85,7 @@ def test_a_store_that_nothing_can_be_copied_to_is_refused(
     assert said in refuse(asked, tmp_path / "out")
 
 
+@pytest.mark.covers("B49")
 def test_a_batch_that_cannot_be_shared_names_the_nearest_sizes(training_set: Path, tmp_path: Path) -> None:
     asked = request(training_set, training={"batch_size": 500}, resources={"processes": 3})
     message = refuse(asked, tmp_path / "out")

@@ -110,6 +110,7 @@ def test_the_model_names_its_inputs_and_not_what_tells_nothing(trained: Outcome,
     }
 
 
+@pytest.mark.covers("A1")
 def test_the_model_holds_no_pickle_and_no_path_of_this_machine(trained: Outcome, training_set: Path) -> None:
     places = [str(path).encode() for path in (training_set, Path(__file__).parents[2], trained.folder)]
     for path in trained.model.iterdir():

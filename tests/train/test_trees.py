@@ -158,6 +158,7 @@ class _Noting:
         self._seen.append(step.number)
 
 
+@pytest.mark.covers("F14")
 def test_damaged_trees_are_skipped(
     rows: Path, tmp_path: Path, alone: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,6 +190,7 @@ def test_the_number_of_threads_does_not_change_the_trees(rows: Path, tmp_path: P
     assert len(found) == 1
 
 
+@pytest.mark.covers("F4")
 def test_stop_signal_saves_the_round(rows: Path, tmp_path: Path, alone: Ranks) -> None:
     prepared = prepare(rows, tmp_path, alone)
     seen: list[int] = []

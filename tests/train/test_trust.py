@@ -100,6 +100,7 @@ def attacks(mark: Path) -> dict[str, Callable[[dict[str, bytes], str], None]]:
 ATTACKS = [*attacks(Path())]
 
 
+@pytest.mark.covers("A1")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_malicious_program_runs_nothing_even_if_the_manifest_agrees_with_it(
     plain_made: Made, tmp_path: Path, attack: str

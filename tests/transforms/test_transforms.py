@@ -128,6 +128,7 @@ def test_codes_of_different_columns_never_meet() -> None:
     assert codes.max() == transforms.vocabulary - 1
 
 
+@pytest.mark.covers("F49")
 def test_columns_that_tell_nothing_are_left_out_with_the_reason() -> None:
     nothing = np.full(4, np.nan)
     columns: dict[str, Values] = {

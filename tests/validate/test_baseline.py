@@ -71,6 +71,7 @@ def test_the_baseline_is_of_the_split_that_is_learned_from_where_that_is_not_the
     assert (baseline.split, baseline.rows, sum(baseline.counts["hour"])) == ("all", 3_000, 3_000)
 
 
+@pytest.mark.covers("B41")
 def test_a_missing_baseline_holds_unless_something_else_is_asked_for(
     judge: Judge, clean: dict[str, pa.Table]
 ) -> None:

@@ -37,6 +37,7 @@ def test_freshness_that_cannot_be_told_is_not_judged(judge: Judge, clean: dict[s
     assert [entry.name for entry in judged.verdict.not_judged] == ["freshness"]
 
 
+@pytest.mark.covers("F49", "B42")
 @pytest.mark.parametrize("split", ["train", "evaluate"])
 def test_a_label_with_one_value_is_refused_with_its_count(
     judge: Judge, clean: dict[str, pa.Table], rows: Table, split: str

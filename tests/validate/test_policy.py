@@ -231,6 +231,7 @@ def test_a_column_keeps_its_own_limit_and_an_ignored_one_has_none() -> None:
     )
 
 
+@pytest.mark.covers("F50")
 def test_an_infinity_norm_on_numbers_is_refused_because_tfdv_reports_0_for_ever() -> None:
     with pytest.raises(InputError, match=r"tenure_days: .*use jensen_shannon_divergence for numeric"):
         limits(drift={"tenure_days": STRICT})

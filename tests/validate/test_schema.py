@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = ROOT / "examples" / "flights"
 
 
+@pytest.mark.covers("B37")
 def test_a_mistyped_field_is_named_with_its_line() -> None:
     with pytest.raises(InputError, match=r'line 3: .*no field named "presense"') as error:
         parse_schema('feature {\n  name: "x"\n  presense { min_count: 1 }\n}', where="parameter schema")
@@ -51,6 +52,7 @@ def test_everything_that_tfdv_would_silently_not_apply_is_refused_at_once() -> N
     ]
 
 
+@pytest.mark.covers("B38")
 def test_a_schema_without_columns_is_refused() -> None:
     with pytest.raises(InputError, match="would accept anything"):
         parse_schema("", where="here")

@@ -32,6 +32,7 @@ def clean(rows: Table) -> dict[str, pa.Table]:
     return {"train": rows(4_000, 1), "evaluate": rows(1_000, 2)}
 
 
+@pytest.mark.covers("B39")
 def test_an_infinity_norm_on_numbers_never_reaches_the_rows(judge: Judge, clean: dict[str, pa.Table]) -> None:
     """TFDV reports 0 for ever (data-validation#147)."""
     with pytest.raises(InputError, match=r"hour: .*use jensen_shannon_divergence"):

@@ -87,6 +87,7 @@ def test_without_a_previous_split_every_comparison_is_not_judged_and_the_snapsho
     assert "split train has no rows, or is not there" in judged.page
 
 
+@pytest.mark.covers("F48")
 @pytest.mark.parametrize("split", ["train", "evaluate"])
 def test_an_empty_split_is_refused(judge: Judge, clean: dict[str, pa.Table], split: str) -> None:
     judged = judge(clean | {split: clean[split].slice(0, 0)})
@@ -105,6 +106,7 @@ def test_a_current_split_that_is_not_there_is_refused_with_the_splits_that_are(
     )
 
 
+@pytest.mark.covers("F47")
 @pytest.mark.parametrize(
     "presence", ["presence { min_fraction: 1 min_count: 1 }", ""], ids=["with", "without"]
 )
@@ -123,6 +125,7 @@ def test_a_column_that_is_gone_is_refused_by_name_even_where_the_schema_asks_for
     assert [entry.name for entry in judged.verdict.not_judged] == ["drift/plan", "missing/plan", "new/plan"]
 
 
+@pytest.mark.covers("F47")
 def test_a_column_of_another_type_is_refused_with_expected_got_and_an_example(
     judge: Judge, clean: dict[str, pa.Table]
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_column_that_became_a_struct_is_refused(judge: Judge, clean: dict[str,
     assert judged.headline == "FAIL: column hour has another type: expected INT, got struct<h: int64>"
 
 
+@pytest.mark.covers("F47")
 @pytest.mark.parametrize("value", [7, {"deep": 7}], ids=["plain", "struct"])
 def test_a_new_column_warns_and_passes(judge: Judge, clean: dict[str, pa.Table], value: object) -> None:
     wider = {
@@ -165,6 +169,7 @@ def test_a_new_column_warns_and_passes(judge: Judge, clean: dict[str, pa.Table],
     assert "WARN" in judged.summary
 
 
+@pytest.mark.covers("B42")
 def test_a_label_that_is_not_there_is_refused_by_name(judge: Judge, clean: dict[str, pa.Table]) -> None:
     unlabelled = {name: table.drop(["late"]) for name, table in clean.items()}
     judged = judge(unlabelled, roles={"key": "id", "time": "at"})

@@ -26,6 +26,7 @@ def test_the_token_is_read_again_at_every_call_and_never_shown(server: Api, tmp_
     assert "PLANTED" not in f"{refused.value!r}{refused.value}"
 
 
+@pytest.mark.covers("B69")
 def test_a_token_does_not_travel_in_the_clear(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("PLANTED")
     with pytest.raises(InputError, match="the token would travel unencrypted"):
@@ -71,6 +72,7 @@ def test_a_token_file_that_is_just_being_written_anew_ends_nothing(server: Api, 
     runs.experiment(api, "nightly")
 
 
+@pytest.mark.covers("A8")
 def test_a_token_is_not_sent_to_where_an_answer_points(server: Api, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("PLANTED")
     api = connection.connect(Endpoint(host=server.url, token_file=tmp_path / "token"), QUICK)
@@ -92,6 +94,7 @@ def test_a_list_without_an_end_is_no_list(
         runs.experiment(api, "nightly")
 
 
+@pytest.mark.covers("B72")
 def test_a_page_to_log_in_is_not_taken_for_the_api(server: Api, api: Connection) -> None:
     server.fail("GET", "/healthz", status=302, headers={"Location": "https://dex.example/auth"})
     with pytest.raises(PermissionRefused, match="sent elsewhere"):

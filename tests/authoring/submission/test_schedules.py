@@ -57,6 +57,7 @@ def on(server: Api) -> list[str]:
     return [run.display_name for run in server.store.recurring_runs if run.status == "ENABLED"]
 
 
+@pytest.mark.covers("F35")
 def test_what_is_sent_is_safe_unless_the_file_says_otherwise(server: Api, apply: Apply) -> None:
     assert apply({"nightly": NIGHTLY}) == ["make nightly", "enable nightly"]
     (made,) = server.store.recurring_runs
@@ -111,6 +112,7 @@ def test_one_that_is_declared_as_off_does_not_fire(server: Api, apply: Apply) ->
     assert len(server.store.recurring_runs) == 1
 
 
+@pytest.mark.covers("F35")
 def test_one_that_was_off_for_a_while_is_made_anew_so_that_no_missed_run_starts(
     server: Api, apply: Apply
 ) -> None:

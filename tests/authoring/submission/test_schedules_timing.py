@@ -71,6 +71,7 @@ def test_a_time_that_the_clocks_skip_does_not_fire_and_one_that_they_repeat_fire
     assert [time.astimezone(UTC).hour for time in islice(autumn, 2)] == [0, 1]
 
 
+@pytest.mark.covers("B70")
 @pytest.mark.parametrize(
     ("cron", "message"),
     [
