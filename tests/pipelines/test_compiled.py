@@ -293,7 +293,9 @@ def test_a_pipeline_carries_no_prose_but_what_its_parameters_mean() -> None:
             for definitions in component.get(side, {}).values():
                 assert not any("description" in definition for definition in definitions.values())
     for label, executor in pipeline["deploymentSpec"]["executors"].items():
-        function = ast.parse(executor["container"]["command"][-1]).body[-1]
+        source = executor["container"]["command"][-1]
+        assert "#" not in source, label
+        function = ast.parse(source).body[-1]
         assert isinstance(function, ast.FunctionDef)
         assert ast.get_docstring(function) is None, label
     assert all(entry["description"] for entry in pipeline["root"]["inputDefinitions"]["parameters"].values())

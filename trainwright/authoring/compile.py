@@ -155,7 +155,7 @@ def _member(module: ModuleType, name: str) -> Any:
 
 
 def _without_prose(text: str) -> str:
-    """Remove descriptions of components and docstrings of their functions from a compiled pipeline.
+    """Remove descriptions of components, docstrings and comments of their functions from a compiled pipeline.
 
     KFP writes every component up to ten times into the workflow of a run, and every function up to eight
     times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks. The
@@ -171,7 +171,7 @@ def _without_prose(text: str) -> str:
     for executor in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
         container = executor.get("container", {})
         if "--function_to_execute" in container.get("args", ()):
-            container["command"][-1] = pipeline_spec.without_docstring(container["command"][-1])
+            container["command"][-1] = pipeline_spec.bare_source(container["command"][-1])
     return comments + yaml.dump_all(documents)
 
 

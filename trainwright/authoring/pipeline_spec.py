@@ -357,10 +357,10 @@ def channels(condition: str) -> list[str]:
     return re.findall(r"inputs\.parameter_values\['([^']+)'\]", condition)
 
 
-def without_docstring(source: str) -> str:
-    """Remove the docstring of the one function in a lightweight component."""
-    lines = source.splitlines(keepends=True)
-    for node in ast.parse(source).body:
+def bare_source(source: str) -> str:
+    """Return the source of a lightweight component without docstring, comments and blank lines."""
+    tree = ast.parse(source)
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
-            del lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
-    return "".join(lines)
+            del node.body[0]
+    return ast.unparse(tree) + "\n"
