@@ -25,6 +25,7 @@ from trainwright.launch.diagnosis.diagnosis import (
 )
 from trainwright.launch.diagnosis.incidents import gpu_seconds
 from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.waiting import Waiting
 from trainwright.launch.failure import FAILURE_CLASSES, FAILURE_KINDS, Failure
 
 # What PyTorch, NCCL, CUDA and the kernel write; taken from reports in their issue trackers.
@@ -80,6 +81,9 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
 """
+STOPPED = (
+    "W1120 08:50:24 1 torch/distributed/elastic/agent/api.py:738] Received Signals.SIGTERM death signal\n"
+)
 
 # Exit code and reason of the worker's container, its log, and what that is.
 ENDS: dict[str, tuple[int, str, str, str]] = {
@@ -101,8 +105,19 @@ ENDS: dict[str, tuple[int, str, str, str]] = {
     "an exit code of ours: hang": (31, "Error", "", "HANG"),
     "an exit code of ours: input": (10, "Error", "", "CONFIG"),
     "an exit code of ours: data refused": (11, "Error", "", "USER_EXCEPTION"),
+    "an exit code of ours: model refused": (12, "Error", "", "USER_EXCEPTION"),
     "an exit code of ours: transient": (20, "Error", "", "INFRASTRUCTURE"),
+    "an exit code of ours: dependency": (21, "Error", "", "INFRASTRUCTURE"),
     "an exit code of ours: state saved": (40, "Error", "", "PREEMPTED"),
+    "an exit code of ours: state lost": (41, "Error", "", "PREEMPTED"),
+    "an exit code of ours: not allowed": (50, "Error", "", "CONFIG"),
+    "an exit code of ours: our bug": (70, "Error", "", "USER_EXCEPTION"),
+    "our state saved comes before a handled error": (40, "Error", OLD_CUDA_OOM, "PREEMPTED"),
+    "our state lost comes before a handled error": (41, "Error", OLD_CUDA_OOM, "PREEMPTED"),
+    "our refusal comes before a handled error": (50, "Error", OLD_CUDA_OOM, "CONFIG"),
+    "an error in the log comes before a code that may follow it": (21, "Error", OLD_CUDA_OOM, "CUDA_OOM"),
+    "torchrun was stopped and so was its process": (1, "Error", STOPPED + ROOT.format(-15), "PREEMPTED"),
+    "a shell was stopped and says so": (143, "Error", STOPPED, "PREEMPTED"),
     "a program that is not there": (127, "Error", "", "CONFIG"),
     "a program that cannot be started": (128, "StartError", "", "CONFIG"),
     "a container that its node lost": (137, "ContainerStatusUnknown", "", "INFRASTRUCTURE"),
@@ -192,6 +207,46 @@ def test_the_end_of_a_container(code: int, reason: str, log: str, kind: str) -> 
     found = failure(pod(state=ended(code, reason), phase="Failed"), job("Failed:it failed"), log=log)
     assert (found.kind, found.pod) == (kind, "tw-worker-0")
     assert found.to_error().code == found.code
+
+
+def test_the_message_names_the_rank_the_code_and_what_torchrun_made_of_it() -> None:
+    over, body = job("Failed:it failed"), pod(state=ended(1), phase="Failed")
+    said = failure(
+        body, over, log="[rank5]: Traceback (most recent call last):\n[rank5]: ValueError: bad batch\n"
+    ).what
+    assert said == "rank 5 in pod tw-worker-0: ValueError: bad batch"
+    assert (
+        failure(body, over, log="Traceback (most recent call last):\nValueError: bad batch\n").what
+        == "pod tw-worker-0: ValueError: bad batch"
+    )
+    hidden = failure(body, over, log=ROOT.format(86)).what
+    assert hidden == ("a process of pod tw-worker-0 ended with exit code 86, which torchrun turned into 1")
+    plain = failure(pod(state=ended(31), phase="Failed"), over).what
+    assert plain == "a process of pod tw-worker-0 ended with exit code 31"
+
+
+@pytest.mark.parametrize(("code", "kept"), [(12, 12), (21, 21), (41, 41), (50, 50), (86, 30)])
+def test_a_code_of_ours_is_the_code_of_the_step(code: int, kept: int) -> None:
+    found = failure(pod(state=ended(code), phase="Failed"), job("Failed:it failed"))
+    assert found.to_error().code == kept
+
+
+def test_a_long_reason_to_wait_is_cut_in_its_middle() -> None:
+    short, long = (
+        Waiting("CONFIG", "rejected", "FailedCreate", text) for text in ("a" * 300, "a" * 900 + "end")
+    )
+    assert str(short) == f"rejected (FailedCreate: {'a' * 300})"
+    assert str(long) == f"rejected (FailedCreate: {'a' * 150} ... {'a' * 147}end)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [("TerminationByKubelet", "EVICTED_DISK"), ("EvictionByEvictionAPI", "PREEMPTED")]
+)
+def test_only_the_kubelet_knows_that_its_node_was_short_of_disk(reason: str, kind: str) -> None:
+    entry = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": at(40)}
+    entry["message"] = "The node was low on resource: ephemeral-storage. "
+    body = pod(state=ended(137), phase="Failed", conditions=[entry])
+    assert failure(body, job("Failed:it failed")).kind == kind
 
 
 @pytest.mark.parametrize(("reason", "message", "kind", "retryable"), THROWN.values(), ids=THROWN)

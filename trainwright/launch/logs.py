@@ -66,7 +66,7 @@ _PEERS = re.compile(
     r"|error \[[^\]]*\]:\d+: (?:Connection timed out|No route to host)"
 )
 _STOP_SIGNAL = re.compile(
-    r"Received (?:15|SIGTERM) death signal"
+    r"Received (?:15|(?:Signals\.)?SIGTERM) death signal"
     r"|SignalException: Process \d+ got signal: (?:15|(?:Signals\.)?SIGTERM)"
 )
 _LAST_LINE = re.compile(r"((?:\w+\.)*_*[A-Z]\w*(?:: .*)?)$")
