@@ -20,6 +20,8 @@ An error says what (with its values), where, and what to do next.
 
 import errno
 import json
+import os
+import resource
 import sys
 import traceback
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 MARK = "trainwright-error "
 """What the one machine-readable line of an error starts with on standard error."""
@@ -127,7 +130,13 @@ class InternalError(TrainwrightError):
 
 
 def in_our_words(error: BaseException) -> BaseException:
-    """Return the error of ours that another library's amounts to: a full disk is no bug. Else, the same."""
+    """Return the error of ours for one of the system: a full or read-only disk is no bug. Else, the same."""
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        return PermissionRefused(
+            f"user {os.geteuid()} may not do that here: {error.strerror}",
+            where=str(error.filename or ""),
+            hint="Let this user do it (owner, mode, a writable mount), or name another path.",
+        )
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return DependencyError(
             f"there is no room to write: {error.strerror}",
@@ -139,11 +148,10 @@ def in_our_words(error: BaseException) -> BaseException:
 
 def as_ours(error: Exception) -> TrainwrightError | None:
     """Return an error as one of this module; None for a bug. An error of a file or a disk is not a bug."""
-    if isinstance(error, PermissionError):
-        return PermissionRefused(str(error))
-    if isinstance(error, OSError):
+    known = in_our_words(error)
+    if isinstance(known, OSError):
         return DependencyError(str(error), hint="Look at the disk and at the path.")
-    return error if isinstance(error, TrainwrightError) else None
+    return known if isinstance(known, TrainwrightError) else None
 
 
 def as_record(error: BaseException, component: str) -> dict[str, object]:
@@ -167,6 +175,17 @@ def as_record(error: BaseException, component: str) -> dict[str, object]:
     }
 
 
+def forbid_core_dumps() -> None:
+    """Let no crash of this process, or of its children, leave its memory behind: rows and credentials.
+
+    The limit is one byte, not zero: for zero, Linux still dumps into a pipe that ``core_pattern`` names, and
+    for one it does not. Steps get no other limit: allocators reserve and readers map address space that is
+    never touched, files are as large as the data, and workers that the kernel kills are reported already.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
+
+
 @contextmanager
 def reported(component: str) -> Iterator[None]:
     """Run the body of a step; end a failing one with the error's exit code, or 70 if it is not ours.
@@ -174,6 +193,7 @@ def reported(component: str) -> Iterator[None]:
     It prints to standard error: the message of an error of ours, else the traceback, and then the JSON line
     that starts with :data:`MARK`.
     """
+    forbid_core_dumps()
     try:
         yield
     except Exception as error:

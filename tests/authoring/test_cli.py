@@ -166,19 +166,6 @@ def test_what_the_system_says_of_a_path_is_no_bug(trainwright: Call, compiled: s
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.covers("B12")
-def test_folder_of_runs_that_cannot_be_written_is_named_with_its_option(
-    trainwright: Call, compiled: str
-) -> None:
-    done = trainwright("run", compiled, "--runs", "/sys/runs")
-    assert done.returncode == 50
-    assert done.stderr.splitlines()[0].startswith(
-        "PermissionRefused: the folder of the runs cannot be written"
-    )
-    assert "at    /sys/runs" in done.stderr
-    assert "--runs" in done.stderr
-
-
 def test_the_command_it_shows_can_be_pasted_whatever_the_path(
     trainwright: Call, compiled: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -22,7 +21,7 @@ from typing import Any, ClassVar
 
 from trainwright.artifacts import Record
 from trainwright.documents import Document
-from trainwright.errors import InputError, PermissionRefused
+from trainwright.errors import InputError
 
 EPOCH = 1_735_689_600
 """2025-01-01 UTC. Run ids count seconds from here, in six digits that sort by time until 2059."""
@@ -123,18 +122,9 @@ def create(runs: Path, pipeline: str, arguments: dict[str, Any], continues: str 
     """Create the folder of a new run with a unique name, and write its request.
 
     Raises:
-        PermissionRefused: The folder of the runs cannot be written.
+        OSError: The folder of the runs cannot be written.
     """
-    try:
-        folder = _make_folder(runs)
-    except OSError as error:
-        if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
-            raise
-        raise PermissionRefused(
-            f"the folder of the runs cannot be written: {error.strerror}",
-            where=str(runs.resolve()),
-            hint="Name a folder that you may write with --runs.",
-        ) from None
+    folder = _make_folder(runs)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(
         run=folder.name, pipeline=pipeline, created=created, arguments=arguments, continues=continues

@@ -27,7 +27,6 @@ _WRONG_PATH = {
     errno.EINVAL: "the disk takes no such name",
     errno.EILSEQ: "the disk takes no such name",
 }
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 
 PIECE = 1 << 20
@@ -40,16 +39,13 @@ def naming_path(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = str(error.filename or path)
+        error.filename = error.filename or str(path)
         if error.errno in _WRONG_PATH:
-            raise InputError(_WRONG_PATH[error.errno], where=where) from None
-        if error.errno in _FORBIDDEN:
-            what = f"user {os.geteuid()} may not do that here: {error.strerror}"
-            raise PermissionRefused(what, where=where) from None
+            raise InputError(_WRONG_PATH[error.errno], where=str(error.filename)) from None
         known = in_our_words(error)
         if known is not error:
             raise known from None
-        raise DependencyError(f"the disk fails: {error}", where=where) from None
+        raise DependencyError(f"the disk fails: {error}", where=str(error.filename)) from None
 
 
 def list_local(path: Path, suffixes: tuple[str, ...]) -> list[SourceFile]:

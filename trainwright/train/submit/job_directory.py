@@ -1,7 +1,5 @@
 """The job directory: shared by all attempts of a training, named after a digest of its configuration."""
 
-import errno
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.documents import canonical, digest_text
-from trainwright.errors import DependencyError, InputError, PermissionRefused, in_our_words
+from trainwright.errors import DependencyError, InputError, in_our_words
 from trainwright.experiment import Resources
 from trainwright.launch.job_directory import (
     create_attempt,
@@ -76,10 +74,7 @@ def _create(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = f"the job directory cannot be created: {error.strerror}"
-        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-            hint = f"Let user {os.getuid()}, whom this step runs as, write there."
-            raise PermissionRefused(what, where=str(directory), hint=hint) from None
         if (known := in_our_words(error)) is not error:
             raise known from None
+        what = f"the job directory cannot be created: {error.strerror}"
         raise InputError(what, where=str(directory), hint="Name an output that can be a folder.") from None
