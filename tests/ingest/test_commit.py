@@ -1,6 +1,8 @@
 import json
+import multiprocessing
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,7 @@ def test_a_reference_keeps_only_its_manifest_and_reports_in_the_store(tmp_path: 
 
 TWO = """
 import os, signal, sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from trainwright.artifacts import Snapshot
 from trainwright.experiment import Data
@@ -220,3 +223,27 @@ def test_an_unreachable_store_leaves_the_artifact_as_it_was(tmp_path: Path, sour
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the disk says
         ingest(str(source), version_of(source), asked, tmp_path / "out", tmp_path / "summary.md")
     assert not (tmp_path / "out").exists()
+
+
+def attempt(source: Path, folder: Path, seed: int) -> str:
+    """Take the source several times, and return what became of the attempts."""
+    outcomes = []
+    for number in range(4):
+        try:
+            take(source, folder, data(split_seed=seed * 10 + number, splits=SPLITS, runner={"workers": 1}))
+        except Exception as error:
+            outcomes.append(type(error).__name__)
+        else:
+            outcomes.append("whole")
+    return " ".join(outcomes)
+
+
+def test_ingests_at_once_in_one_folder_leave_a_whole_snapshot_and_typed_errors(
+    tmp_path: Path, source: Path
+) -> None:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(attempt, source, tmp_path, seed) for seed in range(2)]
+        outcomes = " ".join(job.result() for job in jobs).split()
+    assert set(outcomes) == {"whole", "TransientError"}
+    whole(tmp_path / "snapshot")
+    assert not list((tmp_path / "snapshot").glob(".*"))

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from trainwright import storage
 from trainwright.artifacts import Listing, Snapshot, SnapshotFile, SourceFile
 from trainwright.documents import canonical, digest_file
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TransientError
 from trainwright.ingest.reports import ShardReport
 from trainwright.storage import Access, AlreadyExists
+from trainwright.storage.file_lock import file_lock
+from trainwright.storage.local import naming_path
 from trainwright.tables import FileWriter
 
 _THREADS = 16
@@ -43,6 +45,29 @@ class OutputLocations:
     spills: str
     reports: str
     shared: bool
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Create a step's folder, and be the only process that writes there until the block ends.
+
+    Raises:
+        TransientError: Another process is writing there.
+    """
+    with naming_path(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with file_lock(folder / ".ingest.lock") as acquired:
+            if not acquired:
+                raise TransientError(
+                    "another ingest is writing into this folder",
+                    where=str(folder),
+                    hint="Name another folder, or run it again when the other has ended.",
+                )
+            yield
+    finally:
+        with suppress(OSError):  # what has a snapshot, or what another ingest writes into, is not empty
+            folder.rmdir()
 
 
 @contextmanager

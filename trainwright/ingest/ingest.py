@@ -14,7 +14,7 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import DataRefused, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
 from trainwright.experiment.data import ROW
-from trainwright.ingest.commit import FolderCommit, StoreCommit, scratch_for
+from trainwright.ingest.commit import FolderCommit, StoreCommit, only_writer, scratch_for
 from trainwright.ingest.keys import OpenRun, reject_duplicates, reject_shared
 from trainwright.ingest.labels import LabelRule, label_rule, target_of
 from trainwright.ingest.quality import (
@@ -73,7 +73,7 @@ def ingest(
         DataRefused: There are no rows, a key is there twice, a value of a disjoint column is in two splits,
             or a limit of ``data`` does not hold; all of these at once.
         DependencyError: The source was written while it was read.
-        TransientError: A worker died; run again, and with a store it resumes.
+        TransientError: A worker died (run again; with a store it resumes), or another ingest writes there.
     """
     watch = Stopwatch()
     access = access or Access(hosts=data.hosts)
@@ -82,24 +82,24 @@ def ingest(
     if any(one.refusal for one in sizes):
         write_summary(summary, location, sizes)
         reject(sizes)
-    commit: FolderCommit | StoreCommit = FolderCommit(folder)
-    if data.store:
-        commit = StoreCommit(data.store, request_digest(location, source_version, data), listing, access)
-    previous = read_previous(data, access)
-    run = _Run(location, source_version, data, access, listing, commit, folder, summary, sizes, previous)
-    snapshot = run.adopt() or run.make()
-    folder.mkdir(parents=True, exist_ok=True)
-    snapshot.write(folder)
-    listing.write(folder)
-    files = listing.files if len(listing.files) <= _RECORDED_FILES else ()
-    watch.record(
-        folder,
-        "ingest",
-        f"{snapshot.rows:,} rows, {len(snapshot.columns)} columns, data {snapshot.digest[:6]}…",
-        config=data.model_dump(mode="json") | {"source": location},
-        inputs={"source": source_version} | {f"file {entry.uri}": entry.checksum for entry in files},
-        outputs={"data": snapshot.digest},
-    )
+    with only_writer(folder):
+        commit: FolderCommit | StoreCommit = FolderCommit(folder)
+        if data.store:
+            commit = StoreCommit(data.store, request_digest(location, source_version, data), listing, access)
+        previous = read_previous(data, access)
+        run = _Run(location, source_version, data, access, listing, commit, folder, summary, sizes, previous)
+        snapshot = run.adopt() or run.make()
+        snapshot.write(folder)
+        listing.write(folder)
+        files = listing.files if len(listing.files) <= _RECORDED_FILES else ()
+        watch.record(
+            folder,
+            "ingest",
+            f"{snapshot.rows:,} rows, {len(snapshot.columns)} columns, data {snapshot.digest[:6]}…",
+            config=data.model_dump(mode="json") | {"source": location},
+            inputs={"source": source_version} | {f"file {entry.uri}": entry.checksum for entry in files},
+            outputs={"data": snapshot.digest},
+        )
     return snapshot
 
 
