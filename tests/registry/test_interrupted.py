@@ -63,10 +63,10 @@ def _count_down(point: int) -> None:
 
 
 def bury(shelf: Shelf) -> None:
-    """Let the dead one's signs of life be an hour old, in place of waiting for that."""
+    """Release the lease of the dead one, in place of waiting until it expires."""
     for path in (shelf.audit / "lease").glob("lease.*.json"):
-        then = path.stat().st_mtime - 3600
-        os.utime(path, (then, then))
+        if ".beat." not in path.name and ".done." not in path.name:
+            path.with_suffix(".done.json").write_text("{}")
 
 
 def test_a_promotion_killed_at_any_point_is_done_once_when_it_is_asked_for_again(

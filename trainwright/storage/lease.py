@@ -1,8 +1,9 @@
 """A lease: of many runs, one writes in a folder, and another takes over when it died.
 
 It consists of files that are only ever created. ``lease.N.json`` is a claim; the highest number holds. Its
-owner writes heartbeats, ``lease.N.beat.K.json``, and ends with ``lease.N.done.json``. Whoever finds the last
-heartbeat too old claims N+1. Ages are taken by the store's clock alone: the clocks of pods do not matter.
+owner writes heartbeats, ``lease.N.beat.K.json``, and ends with ``lease.N.done.json``. Whoever sees no new
+heartbeat for the length of the lease claims N+1. That time is measured on the observer's monotonic clock, as
+Kubernetes' leader election does: no wall clock that jumps, of a pod or a store, ends a living lease.
 """
 
 import os
@@ -35,13 +36,17 @@ _SHORTEST_S = 0.05
 
 @dataclass(frozen=True)
 class _Claim:
-    """The highest claim: its files, the beat of each, and the time of its owner's last heartbeat."""
+    """The highest claim: its files, and the beat of each."""
 
     number: int
     done: bool
-    heard: datetime
     beats: dict[str, int]
     older: tuple[str, ...]
+
+    @property
+    def renewal(self) -> tuple[int, int]:
+        """What changes with every claim and every heartbeat."""
+        return self.number, max(self.beats.values())
 
 
 class Lease:
@@ -110,8 +115,8 @@ def hold_lease(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]
 
     Args:
         folder: Path or URI; it need not exist.
-        lease_s: Seconds without a heartbeat after which an owner counts as dead.
-        wait_s: How long to wait for a living owner.
+        lease_s: Seconds of watching without a new heartbeat after which an owner counts as dead.
+        wait_s: How long to wait for another owner. If shorter than the lease, no dead owner is replaced.
 
     Raises:
         TransientError: Another run holds it all this time.
@@ -124,19 +129,24 @@ def hold_lease(folder: str, *, lease_s: float, wait_s: float) -> Iterator[Lease]
 
 
 def _take(folder: str, lease_s: float, wait_s: float) -> Lease:
-    until, pause = time.monotonic() + wait_s, _SHORTEST_S
+    started, pause = time.monotonic(), _SHORTEST_S
+    renewal, renewed = None, started
     while True:
+        now = time.monotonic()  # before the listing: a heartbeat that it does not see came later than this
         claim = _find_claim(folder)
-        if claim is None or claim.done or _age_s(folder, claim) > lease_s:
+        if claim is not None and claim.renewal != renewal:
+            renewal, renewed = claim.renewal, time.monotonic()
+        if claim is None or claim.done or now - renewed > lease_s:
             lease = _claim(folder, claim, lease_s)
             if lease is not None:
                 return lease
             continue
-        if time.monotonic() > until:
+        if now - started > wait_s:
             raise TransientError(
                 f"another run has been writing here for the {wait_s:.0f} s of waiting",
                 where=folder,
-                hint="Start it again when the other has ended, or wait longer (wait_s).",
+                hint=f"Start it again when the other has ended, or set wait_s above {lease_s:.0f} s: "
+                "only then can this run see that the other died.",
             )
         time.sleep(pause)
         pause = min(2 * pause, 1.0, lease_s / _BEATS)
@@ -170,22 +180,9 @@ def _find_claim(folder: str) -> _Claim | None:
     return _Claim(
         number=number,
         done=any(match[3] for match, _ in own),
-        heard=max(datetime.fromisoformat(file.written) for _, file in own),
         beats={file.uri: int(match[2] or 0) for match, file in own},
         older=tuple(file.uri for match, file in found if int(match[1]) < number),
     )
-
-
-def _age_s(folder: str, claim: _Claim) -> float:
-    """Return the age of the last heartbeat, by the clock of the store: a new file tells its time.
-
-    The heartbeats are listed after that, not before: one that arrives in between counts.
-    """
-    uri = join(folder, f"time.{secrets.token_hex(8)}.json")
-    now = _written(create(uri, b"{}"))
-    remove([uri])
-    last = _find_claim(folder)
-    return (now - last.heard).total_seconds() if last and last.number == claim.number else 0.0
 
 
 def _written(file: SourceFile) -> datetime:
