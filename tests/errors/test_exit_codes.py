@@ -1,4 +1,7 @@
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +76,21 @@ def test_a_step_that_works_prints_nothing_and_does_not_exit(capsys: pytest.Captu
     with errors.reported("ingest"):
         pass
     assert capsys.readouterr() == ("", "")
+
+
+def test_crash_of_a_step_or_of_its_child_leaves_no_core_file(tmp_path: Path) -> None:
+    program = (
+        "import os, resource, subprocess, sys\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)\n"
+        "from trainwright.errors import reported\n"
+        "with reported('step'):\n"
+        "    print(resource.getrlimit(resource.RLIMIT_CORE)[0], flush=True)\n"
+        "    subprocess.run([sys.executable, '-c', 'import os; os.abort()'])\n"
+        "    os.abort()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGABRT, done.stderr
+    assert int(done.stdout) <= 1, "Linux dumps into a pipe for 0, not for 1"
+    assert list(tmp_path.iterdir()) == []

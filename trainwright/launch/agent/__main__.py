@@ -23,6 +23,7 @@ from trainwright.errors import (
     Preempted,
     PreemptedUnsaved,
     TrainwrightError,
+    forbid_core_dumps,
 )
 from trainwright.launch import redaction
 from trainwright.launch.agent.process_monitor import ProcessMonitor
@@ -41,6 +42,7 @@ from trainwright.launch.job_directory import FAILED_ATTEMPT_FILE
 
 def main(argv: list[str]) -> int:
     """Run torchrun and return the exit code of the job on this machine."""
+    forbid_core_dumps()
     split = argv.index("--")
     parser = argparse.ArgumentParser("trainwright.launch.agent")
     parser.add_argument("folder", type=Path, help="The attempt's folder.")
