@@ -64,7 +64,7 @@ def test_command_that_may_not_write_ends_with_50(command: list[str], forbid: obj
     assert done.returncode == 50, done.stderr
     assert "PermissionRefused: user" in done.stderr
     assert f"at    {folder}" in done.stderr
-    assert "next  " in done.stderr
+    assert ("--runs" if "--runs" in command else "another path") in done.stderr.partition("next  ")[2]
     assert "Traceback" not in done.stderr
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from trainwright.artifacts import Record
 from trainwright.documents import Document
-from trainwright.errors import InputError
+from trainwright.errors import InputError, PermissionRefused, in_our_words
 
 EPOCH = 1_735_689_600
 """2025-01-01 UTC. Run ids count seconds from here, in six digits that sort by time until 2059."""
@@ -122,9 +122,15 @@ def create(runs: Path, pipeline: str, arguments: dict[str, Any], continues: str 
     """Create the folder of a new run with a unique name, and write its request.
 
     Raises:
-        OSError: The folder of the runs cannot be written.
+        PermissionRefused: The folder of the runs may not be written.
     """
-    folder = _make_folder(runs)
+    try:
+        folder = _make_folder(runs)
+    except OSError as error:
+        if not isinstance(refused := in_our_words(error), PermissionRefused):
+            raise
+        hint = "Name a folder that you may write with --runs."
+        raise PermissionRefused(refused.what, where=refused.where, hint=hint) from None
     created = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(
         run=folder.name, pipeline=pipeline, created=created, arguments=arguments, continues=continues
