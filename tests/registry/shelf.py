@@ -15,6 +15,7 @@ from trainwright.registry.evidence import VersionEvidence, read_evidence
 from trainwright.registry.promote import PromotionResult, promote
 from trainwright.registry.register import register
 from trainwright.registry.rollback import rollback
+from trainwright.registry.signing import Keyring
 from trainwright.tracking.server import open_client
 
 MODEL = "flight_late"
@@ -52,6 +53,7 @@ class Shelf:
         shutil.copyfile(template, folder / "mlflow.db")
         noted = Path("audit") / MODEL / "registered"
         shutil.copytree(template.parent / noted, folder / noted)
+        shutil.copy(template.parent / "audit.key", folder / "audit.key")
         uri = f"sqlite:///{folder}/mlflow.db"
         return cls(folder, Registry(model=MODEL, tracking_uri=uri, retry_s=20))
 
@@ -69,7 +71,8 @@ class Shelf:
         return open_client(self.registry.tracking_uri)
 
     def evidence(self, version: int) -> VersionEvidence:
-        return read_evidence(self.client, str(self.folder / "audit"), MODEL, str(version))
+        keys = Keyring.of(self.registry)
+        return read_evidence(self.client, str(self.folder / "audit"), MODEL, str(version), keys)
 
     @property
     def audit(self) -> Path:

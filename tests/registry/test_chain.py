@@ -20,6 +20,7 @@ from trainwright.registry.audit import (
     AuditState,
     BrokenAuditError,
 )
+from trainwright.registry.signing import ENTRY, Keyring, Signed
 from trainwright.storage import AlreadyExists
 
 
@@ -77,8 +78,10 @@ def test_a_changed_entry_breaks_the_chain_where_it_is_or_right_after(
     chain: AuditLog, number: int, field: str, value: object
 ) -> None:
     place = files(chain)[number - 1]
-    place.write_text(json.dumps(json.loads(place.read_text()) | {field: value}))
-    with pytest.raises(BrokenAuditError, match=rf"broken at entry {number}|broken at entry {number + 1}"):
+    whole = json.loads(place.read_text())
+    whole["body"][field] = value
+    place.write_text(json.dumps(whole))
+    with pytest.raises(BrokenAuditError, match=rf"entry {number} .* signature is not of this content"):
         AuditLog(str(Path(chain.place).parent), "m").read()
 
 
@@ -90,27 +93,27 @@ def test_a_missing_entry_in_the_middle_and_one_of_another_model_are_named(
         AuditLog(str(tmp_path), "m").read()
     other = AuditLog(str(tmp_path), "n")
     Path(other.place).mkdir()
-    (Path(other.place) / "00000001.json").write_text(files(chain)[0].read_text())
+    shutil.copy(files(chain)[0], Path(other.place) / "00000001.json")
     with pytest.raises(BrokenAuditError, match="it is about 'm'"):
         other.read()
 
 
 def test_an_entry_that_was_rewritten_with_its_digests_does_not_fit_what_follows(chain: AuditLog) -> None:
-    """Whoever rewrites one entry would have to rewrite all after it."""
+    """Whoever has the key and rewrites one entry would have to rewrite all after it."""
     place = files(chain)[1]
-    forged = replace(AuditEntry.read(place), who={"account": "somebody else"})
-    forged.write(place)
+    entry = AuditEntry.from_json(Signed.read(place).body)
+    Keyring(str(place.parents[1])).sign(ENTRY, replace(entry, who={"account": "else"})).write(place)
     with pytest.raises(BrokenAuditError, match="at entry 3: it does not follow from the one before"):
         AuditLog(str(Path(chain.place).parent), "m").read()
 
 
-def race(root: str, count: int) -> tuple[list[str], list[int]]:
+def race(keys: Keyring, count: int) -> tuple[list[str], list[int]]:
     """Let so many write the first entry at once; return the changes that were written, and who was not."""
     won, lost = [], []
     barrier = threading.Barrier(count)
 
     def work(number: int) -> None:
-        chain = AuditLog(root, "m")
+        chain = AuditLog(keys.audit, "m", keys)
         chain.read()
         barrier.wait()
         try:
@@ -127,7 +130,7 @@ def race(root: str, count: int) -> tuple[list[str], list[int]]:
 
 
 def test_of_many_that_write_the_same_number_one_does(tmp_path: Path) -> None:
-    won, lost = race(str(tmp_path), 6)
+    won, lost = race(Keyring(str(tmp_path)), 6)
     assert (len(won), len(lost)) == (1, 5)
     assert AuditLog(str(tmp_path), "m").read().entries[0].change == won[0]
 
@@ -196,6 +199,6 @@ def test_a_file_that_is_called_almost_like_an_entry_is_named(chain: AuditLog, na
 def test_an_entry_that_says_something_twice_is_none(chain: AuditLog) -> None:
     """A program would read the last, as it was written; a person reads the first."""
     place = files(chain)[0]
-    place.write_text(place.read_text().replace("{", '{"reason": "another",', 1))
+    place.write_text(place.read_text().replace('"body": {', '"body": {"reason": "another",', 1))
     with pytest.raises(InputError, match="no entry of an audit"):
         AuditLog(str(Path(chain.place).parent), "m").read()

@@ -20,6 +20,7 @@ from trainwright.registry.__main__ import main
 from trainwright.registry.audit import BrokenAuditError, RegistrationNote
 from trainwright.registry.promote import PromotionResult
 from trainwright.registry.register import register
+from trainwright.registry.signing import NOTE, Keyring, Signed
 from trainwright.verdicts import Rule, Verdict
 
 pytestmark = pytest.mark.filterwarnings(
@@ -84,7 +85,7 @@ def test_production_waits_for_the_soak_the_canarys_verdict_and_another_person(sh
     assert shelf.ask("production", 1, long, approver="Anna ").decision == "HOLD"
     found = rules(shelf, "production", 1)
     waiting = {name for name, rule in found.items() if rule.outcome() == "HOLD"}
-    assert waiting == {"canary verdict", "seconds as a canary", "approved by another than the author"}
+    assert waiting == {"canary verdict", "seconds as a canary", "approved by another person"}
     assert 0 <= found["seconds as a canary"].value < 3600
     failed = (Rule(name="error_rate", value=0.02, limit=0.01, passed=False, decision="FAIL"),)
     proof = canary_verdict(shelf, 1, decision="FAIL", rules=failed)
@@ -162,10 +163,18 @@ def test_an_override_counts_until_it_ends(shelf: Shelf, tmp_path: Path) -> None:
     made = register(*run.folders, section, "abc", tmp_path / "held" / "r", tmp_path / "held" / "s.md")
     assert made.override == "dora"
     ended = override.model_copy(update={"expires": now - day})
-    place = shelf.audit / "registered" / f"{made.key}.json"
-    kept = RegistrationNote.read(place)
-    replace(kept, override=ended.to_json()).write(place)
-    assert shelf.ask("production", made.version).decision == "FAIL"
+    [place] = (shelf.audit / "registered").glob(f"{made.key}.*.json")
+    kept = Signed.read(place)
+    note = RegistrationNote.from_json(kept.body)
+    years = override.model_copy(update={"expires": now + 400 * day})
+    for other in (ended, years):
+        Keyring.of(shelf.registry).sign(NOTE, replace(note, override=other.to_json())).write(place)
+        assert shelf.ask("production", made.version).decision == "FAIL"
+    kept.write(place)
+    short = DIRECT.model_copy(update={"max_override_days": 1})
+    soon = override.model_copy(update={"expires": now + 2 * day})
+    Keyring.of(shelf.registry).sign(NOTE, replace(note, override=soon.to_json())).write(place)
+    assert shelf.ask("production", made.version, short).decision == "FAIL"
     kept.write(place)
     shelf.client.set_model_version_tag(MODEL, made.version, "trainwright.override", ended.to_json())
     assert shelf.ask("production", made.version).decision == "PASS"
@@ -239,6 +248,7 @@ def test_an_audit_in_another_place_than_before_is_noticed(shelf: Shelf, tmp_path
     shelf.ask("production", 1)
     shelf.registry = shelf.registry.model_copy(update={"audit": str(tmp_path / "elsewhere")})
     shutil.copytree(shelf.audit / "registered", tmp_path / "elsewhere" / MODEL / "registered")
+    shutil.copy(shelf.folder / "audit.key", tmp_path / "elsewhere.key")
     with pytest.raises(BrokenAuditError, match="ends at entry 0, MLflow knows of entry 2"):
         shelf.ask("production", 2, expected="1")
 

@@ -23,8 +23,8 @@ from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
 from trainwright.registry import register as register_module
 from trainwright.registry.audit import read_note
-from trainwright.registry.names import audit_location
 from trainwright.registry.register import Registration, _page, register
+from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import (
     create_version,
     find_version,
@@ -167,7 +167,8 @@ def test_record_and_summary_lead_from_the_model_back_to_the_source(run: Run, reg
     folder = run.root.parent / "out"
     assert Registration.read(folder / "registration") == made
     assert (made.data_version, made.source_version, made.commit) == (DATA, SOURCE, "abc123")
-    note = read_note(audit_location(registry.audit, registry.tracking_uri), "flight_late", made.key)
+    keys = Keyring.of(registry)
+    note = read_note(keys.audit, "flight_late", made.key, keys)
     assert note is not None
     assert (note.model_digest, note.trial) == (run.model.digest, made.trial)
     record = Record.read(folder / "registration")
@@ -305,9 +306,7 @@ def test_a_kill_between_any_two_parts_is_taken_up_and_gives_one_version(
     assert client.get_model_version_by_alias("flight_late", "candidate").version == 1
     runs = client.search_runs([client.get_experiment_by_name("flight_late").experiment_id])
     assert [(entry.info.run_id, entry.info.status) for entry in runs] == [(made.run, "FINISHED")]
-    assert (
-        read_note(audit_location(registry.audit, registry.tracking_uri), "flight_late", made.key) is not None
-    )
+    assert read_note(Keyring.of(registry).audit, "flight_late", made.key, Keyring.of(registry)) is not None
 
 
 def test_of_two_versions_under_one_key_the_first_stands_and_the_other_is_taken_back(

@@ -13,6 +13,10 @@ MODEL_NAME = r"^[^\s._/:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]{0,249}$"
 """What MLflow accepts in file paths and URIs of models."""
 
 
+MAX_OVERRIDE_DAYS = 30
+"""Longest effect of an override, in days from its use."""
+
+
 class Override(Section):
     """Approval, by a person, of one model whose verdict is not PASS."""
 
@@ -30,6 +34,8 @@ class Registry(Section):
     page: str = Field("", pattern=r"^(https?://\S+)?$", description="For browsers. Default: `tracking_uri`.")
     retry_s: int = Field(600, ge=0, description="Longest outage of MLflow.")
     audit: Name | None = Field(None, description="Folder or URI of the audit. Default: beside SQLite's file.")
+    signing_key: Name | None = Field(None, description="File of the key that signs the audit. Default: a local one.")
+    trust: Name | None = Field(None, description="Folder of the keys to trust and the promotion policy.")
     author: str = Field("", description="Author; `promotion.four_eyes` needs another approver.")
     override: Override | None = Field(None, description="Register a model whose verdict is not PASS.")
 
@@ -52,6 +58,9 @@ class Promotion(Section):
     min_soak_s: int = Field(86_400, ge=0, description="Canary traffic before production.")
     four_eyes: bool = Field(True, description="Production needs an approver other than the author.")
     allow_new_inputs: bool = Field(False, description="Accept inputs or outputs that production lacks.")
+    max_override_days: int = Field(
+        MAX_OVERRIDE_DAYS, ge=1, le=MAX_OVERRIDE_DAYS, description="Longest effect of an override."
+    )
     lease_s: float = Field(30, gt=0, le=3600, description="Expiry of a dead promotion's lease.")
     wait_s: float = Field(300, ge=0, description="Longest wait for another promotion.")
 
@@ -76,6 +85,7 @@ class PromotionRequest(Section):
     reason: Name = Field(description="Reason, recorded in the audit.")
     version: str = Field("", pattern=r"^([1-9]\d*)?$", description="Default: that of the stage before.")
     approver: str = Field("", description="Person who approved it. Default: nobody.")
+    approval: str = Field("", description="Approver's token: file or URI; required if the policy names approvers.")
     expected: str = Field(
         "evaluated", pattern=r"^(evaluated|([1-9]\d*)?)$", description="Version in production; '' for none."
     )

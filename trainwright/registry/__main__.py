@@ -43,6 +43,7 @@ def _parser() -> Parser:
     for name in ("rollback", "restore"):
         made[name].add_argument("--by", required=True, help="who asks for it")
         made[name].add_argument("--reason", required=True, help="why")
+    made["restore"].add_argument("--adopt", action="store_true", help="accept entries without a signature")
     made["download"].add_argument("which", help="version or alias")
     made["download"].add_argument("folder", type=Path, help="where to")
     made["rollback"].add_argument("--out", default="", help="the version that is to be taken out")
@@ -102,12 +103,14 @@ def _rollback(registry: Registry, asked: argparse.Namespace) -> None:
 
 
 def _restore(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.audit import ADOPTED
     from trainwright.registry.rollback import restore
 
-    event = restore(registry, asked.by, asked.reason)
-    what = (
-        f"restored, entry {event.commit.seq}: {event.intent.facts['found']}" if event else "as the audit says"
-    )
+    event = restore(registry, asked.by, asked.reason, adopt=asked.adopt)
+    what = "as the audit says"
+    if event:
+        facts = [event.intent.facts[name] for name in ("found", ADOPTED) if name in event.intent.facts]
+        what = f"restored, entry {event.commit.seq}: {'; '.join(facts)}"
     _say([f"{registry.model}: aliases are {what}"])
 
 

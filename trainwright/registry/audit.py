@@ -1,8 +1,8 @@
-"""The audit of a model: a hash chain of entries that are only ever created, and notes of registrations.
+"""The audit of a model: a chain of signed entries that are only ever created, and notes of registrations.
 
 Entries are ``AUDIT/<model>/00000001.json`` and so on; two writers cannot create the same number, which
-serializes changes whatever MLflow does with an alias. A note, ``AUDIT/<model>/registered/<key>.json``, is
-created by the identity that registers: whoever may write MLflow can forge a version, but not its note.
+serializes changes whatever MLflow does with an alias. A note, ``registered/<key>.<signer>.json`` beside them,
+is signed by the identity that registers: whoever may write MLflow or the audit's folder cannot forge it.
 """
 
 import json
@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import ClassVar
 
-from trainwright.documents import Document, canonical, digest_text
+from trainwright.documents import Document, canonical, digest_text, read_json
 from trainwright.errors import InputError, TransientError
 from trainwright.registry.names import PRODUCTION, folder_of
+from trainwright.registry.signing import ENTRY, NOTE, ForgedError, Keyring, Signed
 from trainwright.storage import AlreadyExists, create, join, list_files, read_bytes
 
 INTENT, COMMIT, ABORT = "intent", "commit", "abort"
@@ -25,6 +26,9 @@ INTENT, COMMIT, ABORT = "intent", "commit", "abort"
 
 PROMOTE, ROLLBACK, RESTORE = "promote", "rollback", "restore"
 """Actions of an intent: promote a version, roll back, or restore aliases."""
+
+ADOPTED = "adopted"
+"""Fact of the entry after the last one without a signature: a person accepted those before it."""
 
 _START = "0" * 64
 
@@ -180,19 +184,26 @@ _PARALLEL_READS = 16
 
 
 class AuditLog:
-    """The audit of one model: its folder or URI is ``place``; ``leases`` holds the lease of its writer."""
+    """The audit of one model: its folder or URI is ``place``; ``leases`` holds the lease of its writer.
 
-    def __init__(self, root: str, model: str) -> None:
-        self.model = model
+    Args:
+        keys: Keys to sign and verify with; by default the local key.
+        adopt: Accept entries without a signature, which the next entry then adopts.
+    """
+
+    def __init__(self, root: str, model: str, keys: Keyring | None = None, *, adopt: bool = False) -> None:
+        self.model, self.adopt = model, adopt
         self.place = join(root, folder_of(model))
         self.leases = join(self.place, "lease")
+        self._keys = keys or Keyring(root)
         self._known: tuple[AuditEntry, ...] = ()
+        self._unsigned = 0
 
     def read(self) -> AuditState:
-        """Read all entries and verify the chain.
+        """Read all entries; verify their signatures and the chain.
 
         Raises:
-            BrokenAuditError: The entries do not form a chain.
+            BrokenAuditError: The entries do not form a chain, or one has no signature by a trusted key.
             InputError: A file is not an entry.
             DependencyError, TransientError, PermissionRefused: The store cannot be read.
         """
@@ -200,11 +211,35 @@ class AuditLog:
         numbers = self._numbers()
         unread = [number for number in numbers if number not in known]
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            known |= zip(unread, pool.map(self._entry, unread), strict=True)
-        entries = [known[number] for number in numbers]
+            found = dict(zip(unread, pool.map(self._entry, unread), strict=True))
+        entries = [known[number] if number in known else found[number][0] for number in numbers]
         verify_chain(entries, self.model, self.place, known=len(self._known))
-        self._known = tuple(entries)
+        unsigned = self._unsigned + sum(not signed for _, signed in found.values())
+        self._require_signed(entries, unsigned, [number for number in found if not found[number][1]])
+        self._known, self._unsigned = tuple(entries), unsigned
         return AuditState.of(entries)
+
+    def _require_signed(self, entries: Sequence[AuditEntry], unsigned: int, new: Sequence[int]) -> None:
+        """Accept entries without a signature only at the beginning, before an entry that adopts them."""
+        if any(number > unsigned for number in new):
+            raise BrokenAuditError(
+                f"entry {max(new)} of the audit of {self.model!r} has no signature, earlier ones have",
+                where=self.place,
+                hint="This library did not write it. Find who did, and remove the file.",
+            )
+        adopted = len(entries) > unsigned and entries[unsigned].facts.get(ADOPTED)
+        if unsigned and not adopted and not self.adopt:
+            raise BrokenAuditError(
+                f"{unsigned} entries of the audit of {self.model!r} have no signature",
+                where=self.place,
+                hint="If they are older than signatures, compare them with a backup, then: "
+                "trainwright model restore --adopt.",
+            )
+
+    @property
+    def unadopted(self) -> bool:
+        """Whether the entries have no signature, and no entry adopts them yet."""
+        return 0 < self._unsigned == len(self._known)
 
     def append(self, entry: AuditEntry) -> AuditEntry:
         """Append an entry; its number and link follow from the last read.
@@ -217,8 +252,12 @@ class AuditLog:
         numbered = replace(entry, seq=len(self._known) + 1, previous=link)
         if last and numbered.moment < last.moment:
             numbered = replace(numbered, time=last.time)
+        if self.unadopted and last:
+            adopted = f"{last.seq} entries without a signature; the last has digest {last.digest}"
+            numbered = replace(numbered, facts=numbered.facts | {ADOPTED: adopted})
         verify_chain([*self._known, numbered], self.model, self.place, known=len(self._known))
-        create(join(self.place, _entry_name(numbered.seq)), _pretty(numbered))
+        signed = self._keys.sign(ENTRY, numbered)
+        create(join(self.place, _entry_name(numbered.seq)), _pretty(signed))
         self._known = (*self._known, numbered)
         return numbered
 
@@ -236,21 +275,39 @@ class AuditLog:
             )
         return [int(name[:8]) for name in names]
 
-    def _entry(self, number: int) -> AuditEntry:
+    def _entry(self, number: int) -> tuple[AuditEntry, bool]:
+        """Read an entry; return it and whether it has a signature, which was verified."""
         uri = join(self.place, _entry_name(number))
         content = read_bytes(uri)
         if not content:  # a file system without links claims a name before it fills it
             raise TransientError("an entry is being written", where=uri, hint="Run it again.")
         try:
-            entry = AuditEntry.parse(content)
+            body, signed = _unpack(content)
+            entry = AuditEntry.from_json(body)
             entry.moment.astimezone(UTC)
         except (InputError, ValueError) as error:
             raise InputError(f"this is no entry of an audit: {error}", where=uri) from None
-        return entry
+        if signed:
+            try:
+                self._keys.verify(ENTRY, signed, uri)
+            except ForgedError as error:
+                raise BrokenAuditError(
+                    f"entry {number} of the audit of {self.model!r}: {error.what}", where=uri, hint=error.hint
+                ) from None
+        return entry, signed is not None
 
 
 def _entry_name(number: int) -> str:
     return f"{number:08d}.json"
+
+
+def _unpack(content: bytes) -> tuple[object, Signed | None]:
+    """Return the body of a file of the audit, and its signature; None if it has none."""
+    data = read_json(content)
+    if not (isinstance(data, dict) and "signature" in data):
+        return data, None
+    signed = Signed.from_json(data)
+    return signed.body, signed
 
 
 def _pretty(document: Document) -> bytes:
@@ -287,29 +344,43 @@ def registration_key(model: str, model_digest: str, model_verdict: str, data_ver
     return digest_text(canonical([model, model_digest, model_verdict, data_verdict]))
 
 
-def write_note(audit: str, note: RegistrationNote) -> None:
-    """Create the note of a registration; an existing note stays."""
+def write_note(audit: str, note: RegistrationNote, keys: Keyring) -> None:
+    """Create the signed note of a registration; an existing note of the same signer stays."""
+    signed = keys.sign(NOTE, note)
     with suppress(AlreadyExists):
-        create(_note_uri(audit, note.model, note.key), _pretty(note))
+        create(join(_notes(audit, note.model), f"{note.key}.{signed.key[:12]}.json"), _pretty(signed))
 
 
-def read_note(audit: str, model: str, key: str) -> RegistrationNote | None:
-    """Read the note of a registration; None if there is none.
+def read_note(audit: str, model: str, key: str, keys: Keyring) -> RegistrationNote | None:
+    """Read the note of a registration; None if there is none with a signature.
 
     Raises:
+        ForgedError: No trusted key signed it.
         InputError: The file is not a note, or the note of another registration.
     """
-    place = _note_uri(audit, model, key)
     try:
-        if not list_files(place):
-            return None
+        found = list_files(join(_notes(audit, model), f"{key}.*.json"))
     except InputError:
         return None
-    note = RegistrationNote.parse(read_bytes(place), place)
+    for number, file in enumerate(found, start=1):
+        try:
+            return _verified_note(file.uri, model, key, keys)
+        except InputError:  # anybody may have put a file there
+            if number == len(found):
+                raise
+    return None
+
+
+def _verified_note(place: str, model: str, key: str, keys: Keyring) -> RegistrationNote:
+    body, signed = _unpack(read_bytes(place))
+    if signed is None:
+        raise ForgedError("this note of a registration has no signature", where=place)
+    keys.verify(NOTE, signed, place)
+    note = RegistrationNote.from_json(body, place)
     if (note.model, note.key) != (model, key):
         raise InputError(f"this is the note of another registration, {note.key[:12]}", where=place)
     return note
 
 
-def _note_uri(audit: str, model: str, key: str) -> str:
-    return join(audit, folder_of(model), NOTES_FOLDER, f"{key}.json")
+def _notes(audit: str, model: str) -> str:
+    return join(audit, folder_of(model), NOTES_FOLDER)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trainwright.artifacts import Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import DataRefused, InputError, ModelRefused
 from trainwright.experiment import Override
+from trainwright.experiment.registry import MAX_OVERRIDE_DAYS
 from trainwright.lineage import ancestors, outputs_named
 from trainwright.registry.audit import registration_key
 from trainwright.verdicts import SCHEMA_INFERRED, Verdict
@@ -128,7 +129,14 @@ def _require_overridden(verdict: Verdict, override: Override | None, where: Path
             f"{decision}. The override is for verdict {override.verdict[:12]}, this is {verdict.digest[:12]}",
             where="registry.override",
         )
-    if datetime.now(UTC) >= override.expires:
+    now, longest = datetime.now(UTC), timedelta(days=MAX_OVERRIDE_DAYS)
+    if override.expires > now + longest:
+        raise ModelRefused(
+            f"{decision}. The override by {override.approver} ends at {override.expires.isoformat()}; "
+            f"expected at most {longest.days} days from now",
+            where="registry.override.expires",
+        )
+    if now >= override.expires:
         raise ModelRefused(
             f"{decision}. The override by {override.approver} ended at {override.expires.isoformat()}",
             where="registry.override",

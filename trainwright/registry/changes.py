@@ -1,8 +1,8 @@
 """Change aliases and stages, one change at a time, safe to repeat after a kill at any point.
 
 MLflow's aliases overwrite each other silently, so the audit decides: the holder of the lease writes an
-*intent*, moves the aliases, reads them back, and writes the *commit*. The next change first completes an
-intent that has no commit.
+*intent*, moves the aliases, reads them back, and writes the *commit*. The next change first judges an intent
+that has no commit again, and completes or aborts it.
 """
 
 import os
@@ -30,6 +30,7 @@ from trainwright.registry.audit import (
     BrokenAuditError,
 )
 from trainwright.registry.names import ARCHIVED, HEAD, PREVIOUS, PRODUCTION, audit_location
+from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import missing_versions, point_aliases, read_aliases, read_head
 from trainwright.storage import AlreadyExists
 from trainwright.storage.lease import Lease, hold_lease
@@ -108,6 +109,7 @@ class RegistryConnection:
     """Connection to MLflow and to the audit of one model.
 
     Attributes:
+        judge: Says why an open intent must not be completed; empty if it may.
         retry_s: Seconds for which calls to MLflow are retried.
         lease_s: Seconds after which a lease without heartbeat has expired.
         wait_s: Seconds to wait for a lease that another process holds.
@@ -116,9 +118,10 @@ class RegistryConnection:
     client: "MlflowClient"
     uri: str
     chain: AuditLog
+    judge: Callable[["RegistryState", AuditEntry], str]
     retry_s: float
-    lease_s: float = 30.0
-    wait_s: float = 300.0
+    lease_s: float
+    wait_s: float
 
 
 class RegistryState:
@@ -141,13 +144,30 @@ class RegistryState:
         require_audit_head(self.state, head, place.chain)
         if self.state.entries and not head.startswith(f"{len(self.state.entries)} "):
             self._anchor(self.state.entries[-1])  # its writer died first
+        self._read_aliases()
         if self.state.open:
-            last = self._end(self.state.open)
-            self.finished = AuditEvent(self.state.open, last) if last.kind == COMMIT else None
-            self.state = place.chain.read()
+            self._finish(self.state.open)
+
+    def _read_aliases(self) -> None:
+        place = self._place
         self.found = _with_retries(place, lambda: read_aliases(place.client, place.chain.model))
-        known = self.state.aliases
-        self.aliases = dict(self.found) if known is None else known
+        known, opened = self.state.aliases, self.state.open
+        if opened:  # its writer may have moved some aliases already, which is no disagreement
+            known = opened.before if known is None else known
+            moved = {alias for alias in self.found if self.found[alias] == opened.after.get(alias)}
+            moved |= opened.before.keys() - opened.after.keys() - self.found.keys()
+            kept = {alias: version for alias, version in self.found.items() if alias not in moved}
+            self.found = kept | {alias: known[alias] for alias in moved if alias in known}
+        self.aliases = dict(self.found) if known is None else dict(known)
+
+    def _finish(self, opened: AuditEntry) -> None:
+        """Judge an open intent again; complete it, or abort it and restore the aliases."""
+        unsigned = self._place.chain.unadopted
+        objection = "it has no signature" if unsigned else self._place.judge(self, opened)
+        last = self._abort(opened, objection) if objection else self._end(opened)
+        self.finished = AuditEvent(opened, last) if last.kind == COMMIT else None
+        self.state = self._place.chain.read()
+        self._read_aliases()
 
     @property
     def now(self) -> datetime:
@@ -200,10 +220,17 @@ class RegistryState:
         try:
             self._follow(intent.after, intent.stages)
         except InputError as refused:
-            gone = self.missing(intent.before.values())
-            self._follow({alias: it for alias, it in intent.before.items() if it not in gone}, {})
-            return self._append(self._last(intent, ABORT, refused.what))
+            return self._abort(intent, refused.what)
         return self._append(self._last(intent, COMMIT))
+
+    def _abort(self, intent: AuditEntry, reason: str) -> AuditEntry:
+        """Restore the aliases and stages from before an intent and append its abort."""
+        gone = self.missing([*intent.before.values(), *intent.stages])
+        known = {version: self.state.stage(version) for version in intent.stages}
+        known[intent.version] = known.get(intent.version) or intent.origin
+        stages = {version: stage for version, stage in known.items() if stage and version not in gone}
+        self._follow({alias: it for alias, it in intent.before.items() if it not in gone}, stages)
+        return self._append(self._last(intent, ABORT, reason))
 
     def _last(self, intent: AuditEntry, kind: str, reason: str = "") -> AuditEntry:
         return AuditEntry(
@@ -289,11 +316,12 @@ def restore_aliases(place: RegistryConnection, who: Mapping[str, str], reason: s
     """
     with hold_lease(place.chain.leases, lease_s=place.lease_s, wait_s=place.wait_s) as lease:
         present = RegistryState(place, lease)
-        if not present.disagreement:
+        if not (present.disagreement or place.chain.unadopted):
             return None
         version = present.aliases.get(PRODUCTION, "")
         gone = present.missing(present.aliases.values())
-        facts = {"found": present.disagreement} | ({"gone": ", ".join(sorted(gone))} if gone else {})
+        facts = {"found": present.disagreement} if present.disagreement else {}
+        facts |= {"gone": ", ".join(sorted(gone))} if gone else {}
         after = {alias: number for alias, number in present.aliases.items() if number not in gone}
         return present.perform(
             present.intent(RESTORE, version, "", after=after, who=dict(who), reason=reason, facts=facts)
@@ -301,7 +329,10 @@ def restore_aliases(place: RegistryConnection, who: Mapping[str, str], reason: s
 
 
 def require_audit_head(state: AuditState, head: str, chain: AuditLog) -> None:
-    """Raise BrokenAuditError unless the audit has the entry that MLflow notes as its last."""
+    """Raise BrokenAuditError unless the audit has the entry that MLflow notes as last, and at most one more.
+
+    A writer notes each entry right after it wrote it, so only the last one can lack its note.
+    """
     number, _, digest = head.partition(" ")
     there = state.entries[int(number) - 1 : int(number)] if number.isdecimal() else ()
     if head and not (there and there[0].digest == digest):
@@ -310,6 +341,15 @@ def require_audit_head(state: AuditState, head: str, chain: AuditLog) -> None:
             f"MLflow knows of entry {number} with digest {digest[:12]}, which is not there",
             where=chain.place,
             hint="Its end was cut off, or registry.audit names another place than before.",
+        )
+    beyond = len(state.entries) - int(number or 0)
+    if beyond > 1 and not chain.adopt:
+        raise BrokenAuditError(
+            f"the audit of {chain.model!r} has {beyond} entries beyond entry {number or 0}, "
+            "the last that MLflow knows; expected at most 1",
+            where=chain.place,
+            hint="If MLflow was restored from an older backup: trainwright model restore --adopt. "
+            "Otherwise find who wrote them.",
         )
 
 
@@ -337,14 +377,21 @@ def require_audit(registry: Registry) -> str:
     )
 
 
-def open_registry(registry: Registry, lease_s: float = 30.0, wait_s: float = 300.0) -> RegistryConnection:
+def open_registry(
+    registry: Registry,
+    judge: Callable[[RegistryState, AuditEntry], str],
+    lease_s: float,
+    wait_s: float,
+    *,
+    adopt: bool,
+) -> RegistryConnection:
     """Open MLflow and the audit.
 
     Raises:
         InputError: An address is invalid.
         DependencyError: MLflow's file stayed locked for ``registry.retry_s``.
     """
-    chain = AuditLog(require_audit(registry), registry.model)
+    chain = AuditLog(require_audit(registry), registry.model, Keyring.of(registry), adopt=adopt)
     uri, retry_s = registry.tracking_uri, float(registry.retry_s)
     client = persist(lambda: open_client(uri), uri, retry_s)
-    return RegistryConnection(client, uri, chain, retry_s, lease_s, wait_s)
+    return RegistryConnection(client, uri, chain, judge, retry_s, lease_s, wait_s)

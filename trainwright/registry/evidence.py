@@ -11,6 +11,7 @@ from trainwright.experiment import Override
 from trainwright.lineage import ancestors
 from trainwright.registry.audit import RegistrationNote, read_note, registration_key
 from trainwright.registry.names import KEY, STAGE
+from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import MODEL_DIGEST_TAG, find_versions, read_document, version_of
 from trainwright.storage import read_bytes, redacted
 from trainwright.verdicts import Verdict
@@ -72,7 +73,9 @@ class VersionEvidence:
     records: tuple[Record, ...]
 
 
-def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -> VersionEvidence:
+def read_evidence(
+    client: "MlflowClient", audit: str, name: str, version: str, keys: Keyring
+) -> VersionEvidence:
     """Read the evidence of a version and compare its digests with the note of its registration.
 
     Whoever may write MLflow can set tags and files. So digests are computed from the present files, and the
@@ -101,7 +104,7 @@ def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -
         )
     model = _model(client, entry, verdict)
     trial = Trial.from_json(read_document(client, run, _TRIAL), _TRIAL)
-    note = _require_note(audit, name, entry, (model, verdict.digest, data_verdict.digest, trial.digest))
+    note = _require_note(audit, name, entry, (model, verdict.digest, data_verdict.digest, trial.digest), keys)
     return VersionEvidence(
         version=version,
         stage=tags.get(STAGE, ""),
@@ -119,17 +122,18 @@ def read_evidence(client: "MlflowClient", audit: str, name: str, version: str) -
 
 
 def _require_note(
-    audit: str, name: str, entry: "ModelVersion", digests: tuple[str, str, str, str]
+    audit: str, name: str, entry: "ModelVersion", digests: tuple[str, str, str, str], keys: Keyring
 ) -> RegistrationNote:
     """Return the note of a version's registration if it has the digests of the present files."""
     model, verdict, data_verdict, trial = digests
     key, where = entry.tags[KEY], f"models:/{name}/{entry.version}"
-    note = read_note(audit, name, key)
+    note = read_note(audit, name, key, keys)
     if note is None:
         raise InputError(
             f"nothing beside the audit notes that version {entry.version} of {name!r} was registered",
             where=where,
-            hint="It was made by hand, or registered without registry.audit, or its key was changed: "
+            hint="It was made by hand, or registered without registry.audit, without registry.signing_key or "
+            "before notes were signed, or its key was changed: "
             "register its model again, which makes no second version.",
         )
     found = {

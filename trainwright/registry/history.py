@@ -9,11 +9,12 @@ from typing import Any
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Registry
 from trainwright.registry.audit import AuditEvent, AuditLog, AuditState
-from trainwright.registry.changes import disagreement, open_registry, require_audit, require_audit_head
+from trainwright.registry.changes import disagreement, require_audit, require_audit_head
 from trainwright.registry.names import PRODUCTION
 from trainwright.registry.promote import event_facts
+from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import read_aliases, read_head
-from trainwright.tracking.server import persist
+from trainwright.tracking.server import open_client, persist
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def read_history(registry: Registry, *, compare: bool = True) -> AuditHistory:
         BrokenAuditError: The entries do not form a chain, or the last ones are missing.
         InputError: There is no audit.
     """
-    chain = AuditLog(require_audit(registry), registry.model)
+    chain = AuditLog(require_audit(registry), registry.model, Keyring.of(registry))
     state = chain.read()
     if not state.entries:
         raise InputError(
@@ -64,11 +65,11 @@ def read_history(registry: Registry, *, compare: bool = True) -> AuditHistory:
 
 
 def _differences(registry: Registry, state: AuditState, chain: AuditLog) -> list[str]:
-    place = open_registry(registry.model_copy(update={"retry_s": 0}))
-    name = registry.model
-    head = persist(lambda: read_head(place.client, name), registry.tracking_uri, 0)
+    uri, name = registry.tracking_uri, registry.model
+    client = persist(lambda: open_client(uri), uri, 0)
+    head = persist(lambda: read_head(client, name), uri, 0)
     require_audit_head(state, head, chain)
-    found = persist(lambda: read_aliases(place.client, name), registry.tracking_uri, 0)
+    found = persist(lambda: read_aliases(client, name), uri, 0)
     text = disagreement(found, state.aliases or {}) if state.events and not state.open else ""
     return [text] if text else []
 
@@ -77,7 +78,7 @@ def history_lines(history: AuditHistory) -> Iterator[str]:
     """Yield a history, one line per change, oldest first."""
     state = history.state
     count = len(state.entries)
-    yield f"{history.model}   {count} entries, each follows from the one before   {history.place}"
+    yield f"{history.model}   {count} entries, signed, each follows from the one before   {history.place}"
     for event in state.events:
         intent = event.intent
         by = ", ".join(f"{name} {intent.who[name]}" for name in ("by", "approver") if intent.who.get(name))

@@ -14,17 +14,12 @@ from trainwright.registry.changes import (
     RegistryState,
     after_promotion,
     apply_change,
-    open_registry,
-    require_audit,
 )
-from trainwright.registry.evidence import (
-    ProductionModel,
-    VersionEvidence,
-    read_canary_verdict,
-    read_evidence,
-    read_production_model,
-)
+from trainwright.registry.evidence import VersionEvidence
+from trainwright.registry.inputs import PromotionInputs, read_inputs
 from trainwright.registry.names import CANARY, PRODUCTION
+from trainwright.registry.open_intents import POLICY, REQUEST, connect
+from trainwright.registry.policy import read_policy
 from trainwright.registry.requirements import PromotionCase, aliases_agree, check_requirements, previous_stage
 from trainwright.registry.versions import alias_of
 from trainwright.report.markdown import escape, table
@@ -76,7 +71,7 @@ def promote(
 
     Args:
         registry: Section of MLflow and the audit.
-        policy: Section of the requirements.
+        policy: Section of the requirements; the policy in ``registry.trust`` replaces it.
         request: The version and stage, by whom and why.
         folder: Gets ``promotion.json``, ``verdict.json`` and ``record.json``.
         summary: Path of a Markdown file.
@@ -91,26 +86,20 @@ def promote(
         PermissionRefused: MLflow or the store rejects this identity.
     """
     watch = Stopwatch()
-    _require_complete(policy, request)
-    place = open_registry(registry, policy.lease_s, policy.wait_s)
+    applied = read_policy(registry, policy)
+    _require_complete(applied.promotion, request)
+    place = connect(registry, applied.promotion)
 
-    def read() -> tuple[VersionEvidence, ProductionModel | None, str]:
-        version = request.version or _version_before(place, policy, request)
+    def read() -> PromotionInputs:
+        version = request.version or _version_before(place, applied.promotion, request)
         there = alias_of(place.client, registry.model, PRODUCTION)
-        found = read_evidence(place.client, require_audit(registry), registry.model, version)
-        if not there or there == version:
-            return found, None, there
-        return found, read_production_model(place.client, registry.model, there), there
+        return read_inputs(place.client, registry, applied, request, version, there)
 
-    evidence, production, there = persist(read, registry.tracking_uri, registry.retry_s)
-    canary = None
-    if request.to == PRODUCTION and request.canary_verdict:
-        canary = read_canary_verdict(request.canary_verdict, evidence.model_digest)
-    outcome = _Outcome()
+    inputs = persist(read, registry.tracking_uri, registry.retry_s)
+    evidence, outcome = inputs.evidence, _Outcome()
 
     def decide(present: RegistryState) -> AuditEntry | None:
-        case = PromotionCase(request, policy, evidence, production, canary, present)
-        return _decide(case, there, outcome)
+        return _decide(PromotionCase(request, inputs, present), outcome)
 
     event = apply_change(place, decide) or outcome.event
     verdict, result = _result(registry, request, evidence, place, outcome, event)
@@ -122,7 +111,8 @@ def promote(
         "promote",
         _headline(result, verdict),
         decision=verdict.decision,
-        config=_config(registry=registry, promotion=policy, request=request),
+        config=_config(registry=registry, promotion=applied.promotion, request=request)
+        | {"policy": f"policy from {applied.source}"},
         inputs={"model": evidence.model_digest, "model_verdict": evidence.verdict.digest},
         outputs={"promotion": result.digest, "verdict": verdict.digest},
         parents=evidence.records,
@@ -184,7 +174,7 @@ def _version_before(place: RegistryConnection, policy: Promotion, request: Promo
     )
 
 
-def _decide(case: PromotionCase, read: str, outcome: _Outcome) -> AuditEntry | None:
+def _decide(case: PromotionCase, outcome: _Outcome) -> AuditEntry | None:
     """Evaluate the requirements; return the intent, None if nothing is to be done."""
     present, request, version = case.present, case.request, case.evidence.version
     outcome.production = present.aliases.get(PRODUCTION, "")
@@ -196,7 +186,7 @@ def _decide(case: PromotionCase, read: str, outcome: _Outcome) -> AuditEntry | N
         outcome.verdict = _verdict(case, [done, aliases_agree(case)], [])
         return None
     rules, unjudged = check_requirements(case)
-    if present.found.get(PRODUCTION, "") != read:
+    if present.found.get(PRODUCTION, "") != case.inputs.there:
         reason = "production moved while this was decided"
         unjudged.append(NotJudged(name="inputs", reason=reason, decision="HOLD"))
     outcome.verdict = _verdict(case, rules, unjudged)
@@ -207,7 +197,7 @@ def _decide(case: PromotionCase, read: str, outcome: _Outcome) -> AuditEntry | N
     override = case.evidence.override
     who = {
         "by": request.by,
-        "approver": request.approver,
+        "approver": case.inputs.approver,
         "author": case.evidence.author,
         "override": override.approver if override else "",
     }
@@ -250,7 +240,15 @@ def _verdict(case: PromotionCase, rules: list[Rule], unjudged: list[NotJudged]) 
 
 
 def _facts(case: PromotionCase) -> dict[str, str]:
-    facts = {"path": " ".join(case.policy.path), "compared": case.evidence.verdict.baseline_version or "none"}
+    facts = {
+        "path": " ".join(case.policy.path),
+        "compared": case.evidence.verdict.baseline_version or "none",
+        "policy": f"policy from {case.inputs.policy.source}",
+        REQUEST: case.request.to_json(),
+        POLICY: case.policy.to_json(),
+    }
+    if case.inputs.policy.approval:
+        facts["approval"] = f"token by {case.inputs.policy.approval.issuer}"
     if case.evidence.data_verdict.decision != "PASS":
         facts["data"] = f"{case.evidence.data_verdict.decision}, accepted"
     canary = case.policy.canary
@@ -331,5 +329,5 @@ def event_facts(event: AuditEvent) -> list[tuple[str, str]]:
             for name, aliases in (("before", intent.before), ("after", intent.after))
         ),
         *((f"digest of {name}", digest) for name, digest in sorted(intent.evidence.items())),
-        *sorted(intent.facts.items()),
+        *sorted((name, fact) for name, fact in intent.facts.items() if name not in (REQUEST, POLICY)),
     ]

@@ -21,7 +21,7 @@ from trainwright.experiment import Registry
 from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
 from trainwright.registry.audit import RegistrationNote, write_note
 from trainwright.registry.candidate import Candidate, check_candidate
-from trainwright.registry.names import audit_location
+from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import (
     ALIAS,
     create_version,
@@ -280,15 +280,15 @@ def register(
     client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = _tags(candidate, locks, commit, registry.author)
-    audit = audit_location(registry.audit, registry.tracking_uri)
+    keys = Keyring.of(registry)
     entry, before = persist(
         lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict)),
         uri,
         retry_s,
         hint=_RETRY_HINT,
     )
-    if audit:
-        write_note(audit, _note(candidate, registry))
+    if keys.key_file:
+        write_note(keys.audit, _note(candidate, registry), keys)
     registration = _registration(entry, before, candidate, registry, commit, locks)
     folder.mkdir(parents=True, exist_ok=True)
     watch.record(
@@ -301,7 +301,7 @@ def register(
         parents=[model, data_verdict, model_verdict, trial],
     )
     summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(_summary(registration, candidate, noted=bool(audit)))
+    summary.write_text(_summary(registration, candidate, noted=bool(keys.key_file)))
     registration.write(folder)
     return registration
 
@@ -412,8 +412,8 @@ def _note(candidate: Candidate, registry: Registry) -> RegistrationNote:
 
 
 _UNNOTED = (
-    "registry.audit is not set, so nothing notes this registration where promotions are decided: register "
-    "it again with it before promoting; nothing is registered twice."
+    "registry.audit or registry.signing_key is not set, so no signed note of this registration lies where "
+    "promotions are decided: register it again with them before promoting; nothing is registered twice."
 )
 
 

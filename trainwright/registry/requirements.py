@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from trainwright.experiment import Promotion, PromotionRequest
 from trainwright.registry.audit import ROLLBACK, AuditEvent
 from trainwright.registry.changes import RegistryState
 from trainwright.registry.evidence import ModelSignature, ProductionModel, VersionEvidence
+from trainwright.registry.identity import same_person
+from trainwright.registry.inputs import PromotionInputs
 from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PRODUCTION
+from trainwright.registry.policy import REQUESTED
 from trainwright.verdicts import NotJudged, Rule, Verdict
 
 EVALUATED = "evaluated"
@@ -19,19 +22,31 @@ _MOST_SAID = 3
 
 @dataclass(frozen=True)
 class PromotionCase:
-    """A promotion request, its policy and its evidence, under the lease.
-
-    Attributes:
-        production: The model in production; None if there is none.
-        canary: The verdict on the canary; None if the request names none.
-    """
+    """A promotion request with the inputs of its decision, under the lease."""
 
     request: PromotionRequest
-    policy: Promotion
-    evidence: VersionEvidence
-    production: ProductionModel | None
-    canary: Verdict | None
+    inputs: PromotionInputs
     present: RegistryState
+
+    @property
+    def policy(self) -> Promotion:
+        """The promotion policy that applies."""
+        return self.inputs.policy.promotion
+
+    @property
+    def evidence(self) -> VersionEvidence:
+        """The evidence of the version."""
+        return self.inputs.evidence
+
+    @property
+    def production(self) -> ProductionModel | None:
+        """The model in production; None if there is none."""
+        return self.inputs.production
+
+    @property
+    def canary(self) -> Verdict | None:
+        """The verdict on the canary; None if the request names none."""
+        return self.inputs.canary
 
     @property
     def expected(self) -> str:
@@ -59,6 +74,8 @@ def check_requirements(case: PromotionCase) -> tuple[list[Rule], list[NotJudged]
     rules += [_data_passed(case), _tried(case)]
     rules += _rolled_back(case)
     unjudged: list[NotJudged] = []
+    if case.inputs.policy.source == REQUESTED:
+        unjudged.append(NotJudged(name="policy", reason="policy from the request, not from a protected file"))
     if case.production is None:
         unjudged.append(NotJudged(name="inputs", reason="no version is in production"))
     else:
@@ -66,7 +83,8 @@ def check_requirements(case: PromotionCase) -> tuple[list[Rule], list[NotJudged]
     if case.request.to in (CANARY, PRODUCTION):
         rules.append(_is_current(case))
     if case.request.to == PRODUCTION:
-        rules += [*_after_a_canary(case), *_approved(case)]
+        rules += _after_a_canary(case)
+    rules += _approved(case)
     return rules, unjudged
 
 
@@ -121,7 +139,14 @@ def _passed(case: PromotionCase) -> Rule:
     if override is None or override.verdict != verdict.digest:
         return _rule("model verdict", False, f"{verdict.decision}, and nobody overrode it")
     said = f"{verdict.decision}, overridden by {override.approver} until {override.expires.isoformat()}"
-    return _rule("model verdict", case.present.now < override.expires, f"{said}: {override.reason}")
+    ends_in = override.expires - case.present.now
+    longest = timedelta(days=case.policy.max_override_days)
+    if ends_in > longest:
+        said += f", more than promotion.max_override_days ({longest.days}) from now"
+    own = case.policy.four_eyes and same_person(override.approver, case.evidence.author)
+    said += ", who is the author" if own else ""
+    holds = timedelta() < ends_in <= longest and not own
+    return _rule("model verdict", holds, f"{said}: {override.reason}")
 
 
 def _data_passed(case: PromotionCase) -> Rule:
@@ -213,17 +238,25 @@ def _soaked_s(case: PromotionCase, event: AuditEvent) -> float:
 
 
 def _approved(case: PromotionCase) -> Iterator[Rule]:
-    if not case.policy.four_eyes:
+    """Require an approver who is neither author nor requester, by a token if the policy names approvers."""
+    approval = case.inputs.policy.approval
+    overridden = case.evidence.verdict.decision != "PASS"
+    production = case.request.to == PRODUCTION and case.policy.four_eyes
+    if not (production or (approval and overridden)):
         return
-    author, approver = case.evidence.author, case.request.approver.strip()
+    author, approver = case.evidence.author.strip(), case.inputs.approver
+    others = {"author": author, "requester": case.request.by}
+    same = [role for role, name in others.items() if same_person(name, approver)]
     if not author:
         said = "registry.author was empty at registration, so no approver can be compared with the author"
     elif not approver:
         said = "nobody approved it (approver)"
+        if approval:
+            said = "the policy requires the token of an approver (approval); a typed name does not count"
     else:
-        said = f"trained by {author}, approved by {approver}"
-    other = bool(author and approver) and approver.casefold() != author.strip().casefold()
-    yield _rule("approved by another than the author", other, said, "HOLD")
+        said = f"trained by {author}, requested by {case.request.by}, approved by {approver}"
+        said += f", who is the {' and the '.join(same)}" if same else ""
+    yield _rule("approved by another person", bool(author and approver) and not same, said, "HOLD")
 
 
 def _is_at_rest(case: PromotionCase) -> Rule:

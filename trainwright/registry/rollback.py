@@ -7,10 +7,10 @@ from trainwright.registry.changes import (
     RegistryState,
     after_rollback,
     apply_change,
-    open_registry,
     restore_aliases,
 )
 from trainwright.registry.names import PRODUCTION
+from trainwright.registry.open_intents import connect
 
 
 def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEvent:
@@ -62,7 +62,7 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
             | ({"gone": ", ".join(sorted(gone))} if gone else {}),
         )
 
-    event = apply_change(open_registry(registry), decide)
+    event = apply_change(connect(registry), decide)
     return event or completed[0]
 
 
@@ -70,12 +70,18 @@ def _require_requester(by: str, reason: str) -> None:
     PromotionRequest.check({"to": PRODUCTION, "by": by, "reason": reason}, "request")
 
 
-def restore(registry: Registry, by: str, reason: str) -> AuditEvent | None:
+def restore(registry: Registry, by: str, reason: str, *, adopt: bool = False) -> AuditEvent | None:
     """Set MLflow's aliases to what the audit says; return None if nothing differs.
+
+    Args:
+        registry: Section of MLflow and the audit.
+        by: Who requests it.
+        reason: Why.
+        adopt: Accept entries from before signatures, and entries beyond the last one that MLflow notes.
 
     Raises:
         InputError: ``by`` or ``reason`` is missing.
         DependencyError: MLflow or the audit's store was away.
     """
     _require_requester(by, reason)
-    return restore_aliases(open_registry(registry), {"by": by}, reason)
+    return restore_aliases(connect(registry, adopt=adopt), {"by": by}, reason)
