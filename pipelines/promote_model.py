@@ -1,10 +1,15 @@
 """The job that brings a registered version to its next stage."""
 
-from kfp import dsl
+from kfp import dsl, kubernetes
 
 from components.promote.component import promote
 from components.summarize.component import summarize
 from trainwright.authoring.tasks import configure
+
+TRUST, KEY = "trainwright-trust", "trainwright-promote"
+"""A ConfigMap with policy and trusted keys, and the Secret with the key that signs the audit."""
+
+TRUST_FOLDER, KEY_FOLDER = "/etc/trainwright/trust", "/var/run/secrets/trainwright-audit"
 
 
 @dsl.pipeline(name="promote-model", display_name="Promote a model")
@@ -23,5 +28,10 @@ def promote_model(
     finish = summarize()
     configure(finish, cpu="500m", memory="1G", cached=False)
     with dsl.ExitHandler(finish, name="promote-model"):
-        moved = promote(registry=registry, promotion=promotion, request=request)
+        # A constant, not a parameter: who starts a run cannot choose the policy that it is judged by.
+        moved = promote(registry=registry, promotion=promotion, request=request, trust=TRUST_FOLDER)
         configure(moved, cpu="500m", memory="2G", cached=False)
+        kubernetes.use_config_map_as_volume(
+            moved, config_map_name=TRUST, mount_path=TRUST_FOLDER, optional=True
+        )
+        kubernetes.use_secret_as_volume(moved, secret_name=KEY, mount_path=KEY_FOLDER, optional=True)

@@ -24,6 +24,9 @@ DATABASE = "trainwright-database"
 SECRETS = "/var/run/secrets/trainwright"
 """A Secret, if the namespace has it, and the folder of its files: ``data.sql.password_file`` lies there."""
 
+KEY, KEY_FOLDER = "trainwright-register", "/var/run/secrets/trainwright-audit"
+"""The Secret with the key that signs notes of registrations, and its folder: see ``registry.signing_key``."""
+
 
 def _look(task: dsl.PipelineTask, *, store: bool) -> dsl.PipelineTask:
     """Set up a task that looks at what is outside: never cached, for that may have changed since."""
@@ -83,6 +86,7 @@ def _registered(
     )
     # Not cached: it looks the model up in the registry first, and reuses what it finds.
     tasks.configure(registered, cpu="500m", memory="2G", cached=False)
+    kubernetes.use_secret_as_volume(registered, secret_name=KEY, mount_path=KEY_FOLDER, optional=True)
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")

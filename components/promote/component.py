@@ -10,6 +10,7 @@ def promote(
     registry: dict,
     promotion: dict,
     request: dict,
+    trust: str,
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
 ) -> str:
@@ -17,9 +18,12 @@ def promote(
 
     Args:
         registry: Name, address of MLflow, audit: the section ``registry``.
-        promotion: Path to production and the conditions on it: the section ``promotion``.
-        request: ``to``, ``by``, ``reason``, and ``version``, ``approver``, ``expected``,
+        promotion: Path to production and the conditions on it: the section ``promotion``. The policy in
+            ``trust`` replaces it.
+        request: ``to``, ``by``, ``reason``, and ``version``, ``approver``, ``approval``, ``expected``,
             ``canary_verdict`` where they are needed.
+        trust: Folder that the cluster mounts, with policy and trusted keys; it replaces ``registry.trust``.
+            A machine without the folder uses the section's.
         record: ``promotion.json``, ``verdict.json`` and the step's record, which leads back to the data.
         summary: What was asked of the version, what it answered, and the entry in the audit.
 
@@ -31,11 +35,12 @@ def promote(
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Promotion, PromotionRequest, Registry
+    from trainwright.registry.policy import protect
     from trainwright.registry.promote import promote as move
 
     with reported("promote"):
         made = move(
-            Registry.parse(registry, "parameter registry"),
+            protect(Registry.parse(registry, "parameter registry"), trust),
             Promotion.parse(promotion, "parameter promotion"),
             PromotionRequest.parse(request, "parameter request"),
             Path(record.path),

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines import promote_model, train_and_register
 from pipelines.train_and_register import DATABASE, SECRETS
 from trainwright.authoring import arguments
+from trainwright.registry.policy import PolicyFile
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -97,9 +99,34 @@ def test_the_database_password_is_a_file_of_the_two_steps_that_read_the_source()
     _, platform = yaml.safe_load_all(compiled.read_text())
     executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     mounted = {name: body["secretAsVolume"] for name, body in executors.items() if "secretAsVolume" in body}
-    assert mounted.keys() == {"exec-ingest", "exec-resolve"}
-    for [volume] in mounted.values():
+    assert mounted.keys() == {"exec-ingest", "exec-resolve", "exec-register"}
+    for [volume] in (mounted["exec-ingest"], mounted["exec-resolve"]):
         assert (volume["secretName"], volume["mountPath"], volume["optional"]) == (DATABASE, SECRETS, True)
+
+
+def test_keys_and_policy_of_promotions_are_files_of_the_steps_that_sign() -> None:
+    text = (DEPLOY / "trust.yaml").read_text()
+    (mounted,) = yaml.safe_load_all(text)
+    policy = PolicyFile.parse(mounted["data"]["policy.json"], "deploy/trust.yaml")
+    assert policy.approval is not None
+    assert mounted["metadata"]["name"] == promote_model.TRUST
+    assert f"signing_key: {promote_model.KEY_FOLDER}/key" in text
+    assert promote_model.KEY_FOLDER == train_and_register.KEY_FOLDER
+    for name, step, secret in (
+        ("promote_model", "promote", promote_model.KEY),
+        ("train_and_register", "register", train_and_register.KEY),
+    ):
+        _, platform = yaml.safe_load_all((ROOT / "compiled" / "pipelines" / f"{name}.yaml").read_text())
+        executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+        [volume] = executors[f"exec-{step}"]["secretAsVolume"]
+        assert (volume["secretName"], volume["mountPath"]) == (secret, promote_model.KEY_FOLDER)
+    pipeline, platform = yaml.safe_load_all(
+        (ROOT / "compiled" / "pipelines" / "promote_model.yaml").read_text()
+    )
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    [folder] = executors["exec-promote"]["configMapAsVolume"]
+    assert (folder["configMapName"], folder["mountPath"]) == (promote_model.TRUST, promote_model.TRUST_FOLDER)
+    assert "trust" not in pipeline["root"]["inputDefinitions"]["parameters"], "the requester cannot choose it"
 
 
 def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None:

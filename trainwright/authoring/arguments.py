@@ -38,6 +38,8 @@ RENAMED = {f"probe_{amount}": f"smoke_test_{amount}" for amount in ("cpu", "memo
 Config = Path | Mapping[str, Any]
 """An experiment: its file, or its content, whose relative paths are relative to the working directory."""
 
+_REGISTRY_PATHS = ("tracking_uri", "audit", "signing_key", "trust")
+
 _Section = TypeVar("_Section", bound=Section)
 
 
@@ -213,7 +215,7 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "training": experiment.training,
         "resources": experiment.resources,
         "evaluation": experiment.evaluation,
-        "registry": _absolute_paths(experiment.registry, ("tracking_uri", "audit"), folder),
+        "registry": _absolute_paths(experiment.registry, _REGISTRY_PATHS, folder),
         "promotion": experiment.promotion,
     }
     return {
@@ -290,7 +292,7 @@ def read_registry(name: str, path: Path | None, audit: str, uri: str) -> str:
     options = {"tracking_uri": _absolute(uri, here)} if uri else {}
     options |= {"audit": _absolute(audit, here)} if audit else {}
     if path is not None:
-        registry = _absolute_paths(load(path).registry, ("tracking_uri", "audit"), path.resolve().parent)
+        registry = _absolute_paths(load(path).registry, _REGISTRY_PATHS, path.resolve().parent)
         options = registry.model_dump(mode="json") | options
     elif not uri:
         raise InputError(

@@ -217,6 +217,7 @@ def model_promote(
     expected: Annotated[
         str, typer.Option(help="Version that must still be in production; '' for none.")
     ] = "evaluated",
+    approval: Annotated[str, typer.Option(help="File or URI of the approver's token.")] = "",
     canary_verdict: Annotated[str, typer.Option(help="File or URI of the verdict on the canary.")] = "",
     data_verdict: Annotated[
         str, typer.Option(help="Digest of the data verdict that is accepted though it is not PASS.")
@@ -224,7 +225,12 @@ def model_promote(
 ) -> None:
     """Promote a version to the next stage. It must meet the requirements of the stage."""
     request = {"to": to, "by": by, "reason": reason, "version": version, "approver": approver}
-    request |= {"expected": expected, "canary_verdict": canary_verdict, "data_verdict": data_verdict}
+    request |= {
+        "approval": approval,
+        "expected": expected,
+        "canary_verdict": canary_verdict,
+        "data_verdict": data_verdict,
+    }
     with reported():
         from trainwright.authoring import arguments
 
@@ -250,10 +256,18 @@ def model_rollback(
 
 @model.command("restore")
 def model_restore(
-    name: Named, by: By, reason: Reason, config: FromFile = None, audit: Audit = "", uri: Tracking = ""
+    name: Named,
+    by: By,
+    reason: Reason,
+    config: FromFile = None,
+    audit: Audit = "",
+    uri: Tracking = "",
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Accept entries without a signature, or unknown to MLflow.")
+    ] = False,
 ) -> None:
     """Set MLflow's aliases as the audit says. Somebody has changed one by hand."""
-    named = ("--by", by, "--reason", reason)
+    named = ("--by", by, "--reason", reason, *(["--adopt"] if adopt else []))
     raise typer.Exit(_promote("restore", name, config, audit, uri, *named, stopped=AUDITED))
 
 

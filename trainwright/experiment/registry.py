@@ -34,7 +34,9 @@ class Registry(Section):
     page: str = Field("", pattern=r"^(https?://\S+)?$", description="For browsers. Default: `tracking_uri`.")
     retry_s: int = Field(600, ge=0, description="Longest outage of MLflow.")
     audit: Name | None = Field(None, description="Folder or URI of the audit. Default: beside SQLite's file.")
-    signing_key: Name | None = Field(None, description="File of the key that signs the audit. Default: a local one.")
+    signing_key: Name | None = Field(
+        None, description="File of the key that signs the audit. Default: a local one."
+    )
     trust: Name | None = Field(None, description="Folder of the keys to trust and the promotion policy.")
     author: str = Field("", description="Author; `promotion.four_eyes` needs another approver.")
     override: Override | None = Field(None, description="Register a model whose verdict is not PASS.")
@@ -85,7 +87,9 @@ class PromotionRequest(Section):
     reason: Name = Field(description="Reason, recorded in the audit.")
     version: str = Field("", pattern=r"^([1-9]\d*)?$", description="Default: that of the stage before.")
     approver: str = Field("", description="Person who approved it. Default: nobody.")
-    approval: str = Field("", description="Approver's token: file or URI; required if the policy names approvers.")
+    approval: str = Field(
+        "", description="Approver's token: file or URI; required if the policy names approvers."
+    )
     expected: str = Field(
         "evaluated", pattern=r"^(evaluated|([1-9]\d*)?)$", description="Version in production; '' for none."
     )

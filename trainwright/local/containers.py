@@ -264,6 +264,8 @@ def mounts_of(arguments: Mapping[str, Any], folder: Path) -> dict[Path, bool]:
         path, writable = Path(text.removeprefix("file://")), text.startswith(SQLITE) or name in KEPT
         if text.startswith(SQLITE):
             path = Path(text.removeprefix(SQLITE)).parent
+        elif name == "audit":  # the key that signs it lies beside it
+            path = path.parent
         if writable and path.is_absolute():
             path.mkdir(parents=True, exist_ok=True)
             if not is_data(path):
