@@ -127,6 +127,7 @@ def test_promote_model_brings_the_registered_version_into_production_once(
     (tmp_path / "registry").mkdir()
     shutil.copyfile(job / "registry" / "mlflow.db", tmp_path / "registry" / "mlflow.db")
     shutil.copytree(job / "registry" / "audit", tmp_path / "registry" / "audit")
+    shutil.copy(job / "registry" / "audit.key", tmp_path / "registry" / "audit.key")
     given = {
         "registry": {"model": "flight-delay", "tracking_uri": f"sqlite:///{tmp_path}/registry/mlflow.db"},
         "promotion": {"path": ["production"], "four_eyes": False},

@@ -151,7 +151,7 @@ def test_author_or_requester_who_approves_by_token_is_held(shelf: Shelf, issuer:
     model = shelf.evidence(1).model_digest
     assert shelf.ask("production", 1, approval=issuer.sign(model, "anna"), by="ben").decision == "HOLD"
     token = issuer.sign(model)
-    assert shelf.ask("production", 1, approval=token, by="CARL@acme.example ").decision == "HOLD"
+    assert shelf.ask("production", 1, approval=token, by="CARL@ACME.example").decision == "HOLD"
     assert shelf.aliases() == {}
 
 
