@@ -76,7 +76,7 @@ def test_why_and_by_whom_is_told_with_the_evidence(lived: Shelf) -> None:
     assert "approver carl" in told
     assert history.state.events[1].intent.evidence["model_verdict"] in told
     page = list(history_lines(history))
-    assert page[0].startswith("flight_late   8 entries, each follows from the one before")
+    assert page[0].startswith("flight_late   8 entries, signed, each follows from the one before")
     assert "2 back in production, 3 out" in page[4]
     assert page[5] == "  production is 2, before it 1"
     assert json.loads(history_json(history))["succession"] == ["1", "2"]
