@@ -11,6 +11,7 @@ import sys
 from typing import Any, Never, TextIO
 
 from trainwright.errors import InputError, Preempted
+from trainwright.redaction import printable
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """Signals that ask a command to stop."""
@@ -34,6 +35,19 @@ class _Pipe(io.FileIO):
             return memoryview(data).nbytes
 
 
+class Stream(io.TextIOWrapper):
+    """An output stream that removes what steers a terminal from every text: names and logs are not ours."""
+
+    def write(self, text: str, /) -> int:
+        """Write a text without escape sequences and control characters."""
+        super().write(printable(text))
+        return len(text)
+
+    def write_styled(self, text: str, /) -> int:
+        """Write a text with the styles of the caller."""
+        return super().write(text)
+
+
 def go_on_unheard() -> None:
     """Let a command finish its work, with the exit code of the work, when its output is no longer read.
 
@@ -47,9 +61,7 @@ def go_on_unheard() -> None:
             continue
         buffered = stream.isatty() or name == "stderr"
         writer = io.BufferedWriter(pipe)
-        text = io.TextIOWrapper(
-            writer, encoding=stream.encoding, errors=stream.errors, line_buffering=buffered
-        )
+        text = Stream(writer, encoding=stream.encoding, errors=stream.errors, line_buffering=buffered)
         setattr(sys, name, text)
 
 

@@ -26,13 +26,18 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from trainwright.redaction import printable, redacted, shorten
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 MARK = "trainwright-error "
 """What the one machine-readable line of an error starts with on standard error."""
+
+MAX_TEXT, MAX_RECORD = 8_000, 120_000
+"""Longest text of an error, and longest line; the readers of logs read at least the last 128 KiB."""
 
 
 class TrainwrightError(Exception):
@@ -129,6 +134,10 @@ class InternalError(TrainwrightError):
     code = 70
 
 
+ERRORS = {kind.code: kind for kind in TrainwrightError.__subclasses__()}
+"""The error that a documented exit code stands for."""
+
+
 def in_our_words(error: BaseException) -> BaseException:
     """Return the error of ours for one of the system: a full or read-only disk is no bug. Else, the same."""
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
@@ -154,7 +163,13 @@ def as_ours(error: Exception) -> TrainwrightError | None:
     return known if isinstance(known, TrainwrightError) else None
 
 
-def as_record(error: BaseException, component: str) -> dict[str, object]:
+def clean(text: object, limit: int = MAX_TEXT) -> str:
+    """Return the text of an error without secrets and terminal escapes, and not longer than ``limit``."""
+    lines = "\n".join(line[:MAX_TEXT] for line in str(text).split("\n"))
+    return printable(redacted(shorten(lines, limit)))
+
+
+def as_record(error: BaseException, component: str) -> dict[str, Any]:
     """Describe an error as the fields of the one JSON line that every failing step prints."""
     error = in_our_words(error)
     if isinstance(error, TrainwrightError):
@@ -168,9 +183,9 @@ def as_record(error: BaseException, component: str) -> dict[str, object]:
         "error": type(error).__name__,
         "code": code,
         "component": component,
-        "what": what,
-        "where": where,
-        "hint": hint,
+        "what": clean(what),
+        "where": clean(where),
+        "hint": clean(hint),
         "retryable": retryable,
     }
 
@@ -186,6 +201,38 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 
 
+def last_record(log: str, code: int | None = None) -> dict[str, Any] | None:
+    """Return the last valid error line of a log, as :func:`as_record` has it; None without one.
+
+    Any code that runs in a step can print such a line. So it only explains a failure that is known already: a
+    valid line has the fields of :func:`as_record`, a documented code, and ``code``, the exit code of the
+    process, if that is known. Whether a step may be retried follows from the code.
+    """
+    for line in reversed(log.splitlines()):
+        if not line.startswith(MARK) or len(line) > MAX_RECORD:
+            continue
+        try:
+            found = json.loads(line.removeprefix(MARK))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and _is_record(found) and code in {None, found["code"]}:
+            texts = {name: clean(found[name]) for name in _TEXTS}
+            return found | texts | {"retryable": ERRORS[found["code"]].retryable}
+    return None
+
+
+_TEXTS = ("error", "component", "what", "where", "hint")
+
+
+def _is_record(found: dict[str, Any]) -> bool:
+    return (
+        found.keys() == {*_TEXTS, "code", "retryable"}
+        and all(isinstance(found[name], str) for name in _TEXTS)
+        and type(found["code"]) is int  # True is 1
+        and found["code"] in ERRORS
+    )
+
+
 @contextmanager
 def reported(component: str) -> Iterator[None]:
     """Run the body of a step; end a failing one with the error's exit code, or 70 if it is not ours.
@@ -198,9 +245,8 @@ def reported(component: str) -> Iterator[None]:
         yield
     except Exception as error:
         record, ours = as_record(error, component), in_our_words(error)
-        if isinstance(ours, TrainwrightError):
-            print(f"{type(ours).__name__}: {ours}", file=sys.stderr)  # noqa: T201
-        else:
-            traceback.print_exc()
-        print(MARK + json.dumps(record, ensure_ascii=False), file=sys.stderr, flush=True)  # noqa: T201
+        is_ours = isinstance(ours, TrainwrightError)
+        said = f"{type(ours).__name__}: {ours}" if is_ours else traceback.format_exc()
+        print(clean(said, MAX_RECORD), file=sys.stderr)  # noqa: T201
+        print(MARK + json.dumps(record), file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(record["code"]) from error

@@ -1,7 +1,9 @@
 """Entries of the local cache: content as identity, whole or not there, safe to share."""
 
+import hashlib
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +15,7 @@ import pytest
 
 from trainwright.artifacts import Column, Environment, Listing, Record, Snapshot, SnapshotFile, SourceFile
 from trainwright.artifacts.metadata import describe
-from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
+from trainwright.local.cache import HERE, Broken, Cache, Digests, Entry, key_of, moved
 from trainwright.local.invocation import _own_metadata
 
 
@@ -85,6 +87,72 @@ def test_damaged_entry_counts_as_not_there_and_is_removed(tmp_path: Path, step: 
         cache.restore(key, step.parent / "again", step.parent)
     assert not entry.exists()
     assert sorted(path.name for path in step.parent.iterdir()) == ["step"]
+
+
+def forge(entry: Path, **changes: Any) -> None:
+    """Change the manifest of an entry, and its digest with it."""
+    path = entry / Entry.FILE
+    body = json.loads(path.read_text())["entry"] | changes
+    digest = Entry.from_json(body).digest
+    path.write_text(json.dumps({"sha256": digest, "entry": body}))
+
+
+def listed(path: str, text: str = "original") -> list[dict[str, Any]]:
+    return [{"path": path, "size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}]
+
+
+def replace_by_link(path: Path, target: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(target)
+
+
+FORGERIES: dict[str, Callable[[Path], object]] = {
+    "a file above it": lambda entry: forge(entry, files=listed("../../../../stolen")),
+    "a file above it and back": lambda entry: forge(entry, files=listed("data/../../files/data/rows")),
+    "a file of the machine": lambda entry: forge(entry, files=listed(str(entry.parents[2] / "stolen"))),
+    "a folder above it": lambda entry: forge(entry, folders=["../../made"]),
+    "a folder of the machine": lambda entry: forge(entry, folders=[str(entry.parents[2] / "made")]),
+    "a name with NUL": lambda entry: forge(entry, files=listed("data/\0rows")),
+    "a link to a file": lambda entry: replace_by_link(
+        entry / "files" / "data" / "rows", entry.parents[2] / "stolen"
+    ),
+    "a link to a folder": lambda entry: replace_by_link(entry / "files" / "data", entry.parents[2] / "other"),
+    "a link to another entry": lambda entry: replace_by_link(entry, entry.parents[2] / "whole"),
+    "a link as manifest": lambda entry: replace_by_link(entry / Entry.FILE, entry.parents[2] / "entry.json"),
+    "a pipe": lambda entry: (
+        (entry / "files" / "data" / "rows").unlink(),
+        os.mkfifo(entry / "files" / "data" / "rows"),
+    ),
+    "the entry of another key": lambda entry: forge(entry, key="j" * 64),
+    "an entry without a key": lambda entry: (entry / Entry.FILE).write_text(
+        json.dumps({"sha256": "", "entry": {"schema_version": 1, "step": "step", "made": "one"}})
+    ),
+    "a list": lambda entry: (entry / Entry.FILE).write_text("[1]"),
+    "no digest": lambda entry: (entry / Entry.FILE).write_text('{"entry": {}}'),
+    "deep nesting": lambda entry: (entry / Entry.FILE).write_text("[" * 100_000),
+    "a file in its place": lambda entry: (shutil.rmtree(entry), entry.write_text("x")),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_forged_entry_is_a_miss_that_writes_and_reads_nothing_elsewhere(
+    tmp_path: Path, step: Path, forgery: str
+) -> None:
+    cache, key = Cache(tmp_path / "cache", Digests(), link=False), "k" * 64
+    cache.store(key, step, step.parent, {"count": 3})
+    entry = tmp_path / "cache" / "kk" / key
+    (tmp_path / "stolen").write_text("original")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rows").write_text("original")
+    shutil.copytree(entry, tmp_path / "whole")
+    shutil.copy(entry / Entry.FILE, tmp_path / "entry.json")
+    FORGERIES[forgery](entry)
+    before = {path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "cache")}
+    with pytest.raises(Broken, match="was removed"):
+        cache.restore(key, step.parent / "again", step.parent)
+    assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "cache")} == before
+    assert not os.path.lexists(entry)
+    assert cache.restore(key, step.parent / "again", step.parent) is None
 
 
 def test_two_runs_may_keep_and_reuse_the_same_result_at_once(tmp_path: Path, step: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_secret_in_a_constant_is_refused_before_anything_is_written(repository
     source.write_text(source.read_text().replace("images.TORCH", planted))
     done = make()
     assert done.returncode == 10
-    assert "this s3:// address carries a password\n  at    a constant of greetings" in done.stderr
+    assert "this contains a password in an address\n  at    a constant of greetings" in done.stderr
     assert "PLANTED" not in done.stdout + done.stderr
     assert not (repository / "compiled").exists()
 

@@ -1,5 +1,6 @@
 """How a run ends: errors, gates, retries, limits, each with its exit code."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 from kfp import dsl, kubernetes
 
-from tests.authoring.steps import close, fail, gate, hold, red, resumed, say, sleepy, types
+from tests.authoring.steps import close, fail, gate, hold, red, resumed, say, says_so, sleepy, types
+from trainwright import errors
 from trainwright.errors import DependencyError, InputError
 from trainwright.local.runner import Outcome
 
@@ -44,11 +46,58 @@ def test_only_what_may_pass_is_retried_as_often_as_the_pipeline_says(
     def pipeline(code: int, marks: str) -> None:
         fail(code=code, marks=marks).set_retry(2, backoff_duration="0s")
 
-    from trainwright import errors
-
     outcome = run(pipeline, {"code": code, "marks": str(tmp_path / "marks")})
     assert len((tmp_path / "marks").read_text()) == outcome.tasks[0].attempts == attempts
     assert outcome.exit_code == (errors.InternalError.code if code == 1 else code)
+
+
+def line(**changes: Any) -> str:
+    record = {"error": "InputError", "code": 10, "component": "x", "what": "bad", "where": "", "hint": ""}
+    return errors.MARK + json.dumps(record | {"retryable": False} | changes)
+
+
+FORGED_LINES = {
+    "success": line(code=0),
+    "success and nothing else": errors.MARK + '{"code":0}',
+    "nothing": errors.MARK + "{}",
+    "a list": errors.MARK + "[]",
+    "another failure": line(),
+    "an unknown code": line(code=3),
+    "a code that is true": line(code=True),
+    "a code that is text": line(code="11"),
+    "a retry": line(code=20, retryable=True),
+    "no text": line(code=11, what=None),
+    "another field": line(code=11, more=1),
+    "deep nesting": errors.MARK + "[" * 50_000,
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED_LINES)
+def test_line_that_a_step_prints_never_decides_its_exit_code(run: Run, states: States, forgery: str) -> None:
+    def pipeline(line: str) -> None:
+        say(text=says_so(line=line, code=11).output)
+
+    first, second = (run(pipeline, {"line": FORGED_LINES[forgery]}) for _ in range(2))
+    for outcome in (first, second):
+        assert (outcome.state, outcome.exit_code) == ("failed", 11)
+        assert outcome.error["error"] == "DataRefused"
+        assert "ended with exit code 11" in outcome.error["what"]
+        assert states(outcome) == {"says-so": "failed", "say": "skipped"}
+
+
+def test_line_with_the_code_of_the_process_explains_without_escapes_and_secrets(run: Run) -> None:
+    def pipeline(line: str) -> None:
+        says_so(line=line, code=11)
+
+    secret = "hf_" + "xQwErTyUiOpAsDfGhJkLzXcVbNmQwErTyU"
+    forged = line(code=11, error="DataRefused", what=f"\x1b]0;title\x07bad\u202e {secret} " + "x" * 20_000)
+    outcome = run(pipeline, {"line": forged.replace(secret, "TOKEN")})  # the secret is no valid argument
+    assert outcome.exit_code == 11
+    assert outcome.error["what"].startswith("bad TOKEN xxx")
+    assert len(outcome.error["what"]) <= errors.MAX_TEXT
+    found = errors.last_record(forged)
+    assert found is not None
+    assert found["what"].startswith("bad *** xxx")
 
 
 def test_traceback_ends_with_70_and_names_its_last_line(run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from docs.site.reference import read_metadata
-from trainwright.authoring import catalog, credentials, images, pipeline_spec
+from trainwright import credentials
+from trainwright.authoring import catalog, images, pipeline_spec
 from trainwright.authoring.tasks import KFP_STORE, STORE
 from trainwright.errors import InputError
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainwright import redaction
 from trainwright.errors import DataRefused, DependencyError, Diverged, Hang, InputError, TransientError
-from trainwright.launch import redaction
 from trainwright.launch.agent.rank_errors import RankError, begin_round, classify, first_error, rounds
 from trainwright.launch.failure import ADVICE, BUDGETS, FAILURE_CLASSES, FAILURE_KINDS, Failure
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.summarize.test_page import Cells, chain, record
 from trainwright.artifacts import Record
-from trainwright.errors import MARK
+from trainwright.errors import MARK, Diverged, as_record
 from trainwright.summarize import workflow
 from trainwright.summarize.run import FinalStatus, Run, read_run
 from trainwright.summarize.summarize import draw_summary, outcome, summarize
@@ -156,7 +156,7 @@ def test_a_failed_step_is_named_with_the_error_of_its_log(tmp_path: Path) -> Non
     records = chain()
     put(tmp_path, EARLIER, records["join"])
     look(tmp_path, "failed")
-    error = {"error": "Diverged", "code": 30, "what": "the loss is nan", "where": "step 7", "hint": "Wait."}
+    error = as_record(Diverged("the loss is nan", where="step 7", hint="Wait."), "train")
     log = folder(tmp_path, RUN, "train") / "executor-logs-1"
     log.parent.mkdir(parents=True)
     log.write_text(f"epoch 1\n{MARK}{json.dumps(error)}\nfailed to execute component: exit status 30\n")

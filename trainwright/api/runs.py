@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.results import LocalRun, StepOutputs
-from trainwright.errors import InternalError, Preempted
+from trainwright.errors import ERRORS, InternalError, Preempted
+from trainwright.redaction import printable
 
 if TYPE_CHECKING:
     from trainwright.local.runner import Listener, Outcome
@@ -42,7 +43,7 @@ def init(
 
     written = initialize(os.fspath(data), output=Path(output), **options)
     if not quiet:
-        sys.stdout.writelines(f"{line}\n" for line in written.findings)
+        sys.stdout.writelines(f"{printable(line)}\n" for line in written.findings)
     return written.experiment
 
 
@@ -153,13 +154,11 @@ def _listener(quiet: bool, again: str = "") -> "Listener | None":
 
 def _finished(outcome: "Outcome") -> LocalRun:
     """Return the run; raise the error of its failed step."""
-    from trainwright.local.execution import DOCUMENTED
-
     if outcome.state == "failed":
         error = outcome.error
         failed = next((task.step for task in outcome.tasks if task.state == "failed"), "")
         log = outcome.folder / failed / "log.txt" if failed else outcome.folder
-        kind = DOCUMENTED.get(outcome.exit_code, InternalError)
+        kind = ERRORS.get(outcome.exit_code, InternalError)
         raise kind(error["what"], where=error["where"], hint=f"{error['hint']}\n  log   {log}".lstrip())
     if outcome.state == "cancelled":
         hint = f"Resume it: trainwright run {outcome.pipeline} --run {outcome.id}"

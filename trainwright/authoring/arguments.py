@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from trainwright.authoring import credentials, pipeline_spec
+from trainwright import credentials
+from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
 from trainwright.experiment import Experiment, Registry, Section
 
@@ -62,6 +63,7 @@ def of_pipeline(
     Raises:
         InputError: The file or a parameter is invalid.
     """
+    credentials.require_none(named_values(params), where="--param", plain=True)  # before one is shown
     parameters = pipeline_spec.read(compiled).parameters
     found: dict[str, Any] = {}
     if config:
@@ -91,6 +93,12 @@ def of_pipeline(
                 f"expected a date, found {date!r}", where="--date", hint="Write it as 2026-01-31."
             ) from None
     return found
+
+
+def named_values(texts: Sequence[str]) -> list[dict[str, str] | str]:
+    """Return texts ``NAME=VALUE`` as mappings of one name, for the search for secrets; others as they are."""
+    parts = [text.partition("=") for text in texts]
+    return [{name: value} if equals else name for name, equals, value in parts]
 
 
 class _Loader(yaml.SafeLoader):

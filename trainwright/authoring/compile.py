@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 import trainwright
-from trainwright.authoring import catalog, credentials, interfaces, pinning, pipeline_spec
+from trainwright import credentials
+from trainwright.authoring import catalog, interfaces, pinning, pipeline_spec
 from trainwright.errors import InputError
 
 

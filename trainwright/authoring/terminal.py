@@ -11,7 +11,15 @@ from typing import Any
 
 import typer
 
-from trainwright.errors import DependencyError, InternalError, Preempted, as_ours, as_record
+from trainwright.errors import (
+    MAX_RECORD,
+    DependencyError,
+    InternalError,
+    Preempted,
+    as_ours,
+    as_record,
+    clean,
+)
 
 UNCHANGED = "Nothing was changed."
 
@@ -33,12 +41,12 @@ def reported(as_json: bool = False, *, stopped: str = UNCHANGED) -> Iterator[Non
     except Exception as error:
         known = as_ours(error)
         if known is None:
-            traceback.print_exc()
+            typer.echo(clean(traceback.format_exc(), MAX_RECORD), err=True)
         else:
-            typer.echo(f"{type(known).__name__}: {known}", err=True)
+            typer.echo(clean(f"{type(known).__name__}: {known}", MAX_RECORD), err=True)
         record = as_record(known or error, "trainwright")
         if as_json:
-            typer.echo(json.dumps({"event": "error", **record}, ensure_ascii=False))
+            typer.echo(json.dumps({"event": "error", **record}))
         raise typer.Exit(known.code if known else InternalError.code) from None
     except KeyboardInterrupt:
         typer.echo(f"\nStopped. {stopped}", err=True)

@@ -20,8 +20,8 @@ from trainwright.featurestore import (
 )
 from trainwright.join.audit import MEASURES, Audit, displayed, suspicious
 from trainwright.join.chunks import HistoryOf, Join, QuarantinedKeys, open_history
+from trainwright.redaction import redacted
 from trainwright.report.markdown import escape, table
-from trainwright.storage import redacted
 from trainwright.tracking import Stopwatch
 
 

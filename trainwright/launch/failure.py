@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trainwright.documents import Document
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import ERRORS, InputError, TrainwrightError
 from trainwright.report.markdown import escape, table
 
 BUDGETS = ("preemption", "infrastructure", "user")
 """Budgets that a failure can be charged to: the cluster took the job away, broke it, or the job failed."""
-
-_BY_CODE = {kind.code: kind for kind in TrainwrightError.__subclasses__()}
 
 
 @dataclass(frozen=True)
@@ -124,8 +122,8 @@ class Failure(Document):
             wrong.append(f"kind {self.kind!r} is not one of {', '.join(FAILURE_KINDS)}")
         if self.budget not in BUDGETS:
             wrong.append(f"budget {self.budget!r} is not one of {', '.join(BUDGETS)}")
-        if self.code not in _BY_CODE:
-            wrong.append(f"code {self.code} is not one of {sorted(_BY_CODE)}")
+        if self.code not in ERRORS:
+            wrong.append(f"code {self.code} is not one of {sorted(ERRORS)}")
         if not self.lost_gpu_s >= 0:
             wrong.append(f"lost_gpu_s is {self.lost_gpu_s}, must be at least 0")
         if wrong:
@@ -157,7 +155,7 @@ class Failure(Document):
 
     def to_error(self) -> TrainwrightError:
         """Return the error to end the step with."""
-        return _BY_CODE[self.code](f"{self.kind}: {self.what}", where=self.place, hint=self.advice)
+        return ERRORS[self.code](f"{self.kind}: {self.what}", where=self.place, hint=self.advice)
 
     def card(self) -> str:
         """Return the failure as Markdown for the page of the run."""

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from trainwright.redaction import ESCAPE
+
 _ATTEMPT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+[^\n]*")
 _ROOT = re.compile(
     r"^Root Cause \(first observed failure\):\s*\n\[\d+\]:\n"
@@ -70,7 +72,7 @@ _STOP_SIGNAL = re.compile(
     r"|SignalException: Process \d+ got signal: (?:15|(?:Signals\.)?SIGTERM)"
 )
 _LAST_LINE = re.compile(r"((?:\w+\.)*_*[A-Z]\w*(?:: .*)?)$")
-_DECORATION = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z |\x1b\[[0-9;]*m", re.MULTILINE)
+_DECORATION = re.compile(rf"^\d{{4}}-\d\d-\d\dT[\d:.]+Z |{ESCAPE.pattern}", re.MULTILINE)
 """The time that the API writes before each line on request, and colours."""
 
 _TRACEBACK = "Traceback (most recent call last):"

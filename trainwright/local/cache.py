@@ -2,8 +2,8 @@
 
 kfp.local's own cache is not used: its key contains the path of an input, so a file that changes in place
 gives a stale result. This key contains the content of every input, the component's source, the environment's
-lock and the library's source. One rename commits an entry, its files are read-only, and every byte is
-compared with its digest before an entry is used; a corrupt entry is discarded.
+lock and the library's source. One rename commits an entry, and its files are read-only. Before an entry is
+used, its key, paths and bytes are compared with what it states; another one is discarded with a note.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainwright.artifacts import Listing, Record, Snapshot
-from trainwright.documents import Document, canonical, digest_file, digest_text
+from trainwright.documents import Document, canonical, digest_file, digest_text, read_json
 from trainwright.errors import InputError
 
-FORM = 2
-"""Version of the key format. Raise it when the meaning of a key changes."""
+FORM = 3
+"""Version of the key format. Raise it when the meaning of a key or the form of an entry changes."""
 
 HERE = "{run}"
 """Replaces the run's folder in keys and entries, so that they are equal for all runs."""
@@ -116,6 +116,7 @@ class Entry(Document):
     """The manifest of a cached result. It is written last: a folder without it is not an entry.
 
     Attributes:
+        key: The key it is stored under.
         step: Name of the step.
         made: Run that stored it.
         files: Every file of the step's folder.
@@ -124,11 +125,27 @@ class Entry(Document):
     """
 
     FILE: ClassVar[str] = "entry.json"
+    key: str
     step: str
     made: str
     files: tuple[StoredFile, ...]
     folders: tuple[str, ...]
     output: dict[str, Any]
+
+
+def _contained(name: str) -> str:
+    """Return a path of an entry; reject one that could lead out of the folder it is joined to."""
+    if name in {"", "."} or name.startswith("/") or ".." in name.split("/") or str(Path(name)) != name:
+        raise Broken(f"its path {name!r:.200} leads out of it")
+    return name
+
+
+def _file_in(place: Path, name: str) -> Path:
+    """Return a regular file of an entry whose real path is ``place``; reject links, pipes and devices."""
+    path = place / name
+    if os.path.realpath(path) != str(path) or not path.is_file():
+        raise Broken(f"{name} is missing, a link or no file")
+    return path
 
 
 def key_of(made_from: Mapping[str, Any]) -> str:
@@ -171,9 +188,15 @@ class Cache:
             descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if not os.path.lexists(place):
+                raise
+            self._remove(place)
+            what = f"cache entry {key[:12]} was removed: {error.strerror}"
+            raise Broken(what) from None
         attempt = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
-            entry = self._copy(place, attempt)
+            entry = self._copy(key, attempt)
             attempt.replace(folder)
         except (OSError, Broken, InputError, ValueError) as error:
             shutil.rmtree(attempt, ignore_errors=True)
@@ -189,17 +212,25 @@ class Cache:
         result: dict[str, Any] = moved(entry.output, HERE, str(run))
         return result
 
-    def _copy(self, place: Path, target: Path) -> Entry:
+    def _copy(self, key: str, target: Path) -> Entry:
         """Copy the files of an entry, and check each."""
-        body = json.loads((place / Entry.FILE).read_text())
+        place = Path(os.path.realpath(self._root)) / key[:2] / key
+        body = read_json(_file_in(place, Entry.FILE))
+        if not isinstance(body, dict) or body.keys() != {"sha256", "entry"}:
+            raise Broken("its manifest is none")
         entry = Entry.from_json(body["entry"], where=str(place))
         if entry.digest != body["sha256"]:
             raise Broken("its manifest was changed")
+        if entry.key != key:
+            raise Broken(f"it was stored under the key {entry.key[:12]!r}")
         target.mkdir(parents=True)
         for name in entry.folders:
-            (target / name).mkdir(parents=True, exist_ok=True)
+            (target / _contained(name)).mkdir(parents=True, exist_ok=True)
         for file in entry.files:
-            self._share(place / "files" / file.path, target / file.path)
+            source = _file_in(place, f"files/{_contained(file.path)}")
+            if source.stat().st_size != file.size:
+                raise Broken(f"{file.path} was changed")
+            self._share(source, target / file.path)
             if self._digests.file(target / file.path) != file.sha256:
                 raise Broken(f"{file.path} was changed")
         if gone := _gone_from(target):
@@ -212,6 +243,7 @@ class Cache:
         try:
             (attempt / "files").mkdir(parents=True)
             entry = Entry(
+                key=key,
                 step=folder.name,
                 made=run.name,
                 files=tuple(self._store_files(folder, attempt / "files")),
@@ -258,4 +290,7 @@ class Cache:
         gone = self._root / f"gone-{uuid.uuid4().hex}"
         with contextlib.suppress(OSError):
             place.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            if gone.is_dir() and not gone.is_symlink():
+                shutil.rmtree(gone, ignore_errors=True)
+            else:
+                gone.unlink()

@@ -57,6 +57,12 @@ class MadeFrom(Document):
     reason: str
     made_from: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        """Reject what no run writes: the folder of runs may be shared."""
+        parts = (self.made_from.get(part, {}) for part in ("locks", "parameters", "artifacts"))
+        if self.reason not in REASONS or not all(isinstance(part, dict) for part in parts):
+            raise InputError(f"no run writes the inputs of {self.step!r:.80} so", where=self.FILE)
+
     def keep(self, folder: Path) -> None:
         """Write it into a run's folder."""
         self.write(folder / OWN / "made_from" / f"{self.step}.json")
@@ -98,7 +104,7 @@ def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> It
         with contextlib.suppress(InputError):
             listing = Listing.read(path)
             known.setdefault(listing.content_digest, listing)
-    old, new = before.made_from["parameters"], own.made_from["parameters"]
+    old, new = (each.made_from.get("parameters", {}) for each in (before, own))
     for parameter in sorted(new):
         first, second = str(old.get(parameter, "")), str(new[parameter])
         if first and first != second and second in known:
@@ -111,15 +117,15 @@ def _files(before: MadeFrom, before_in: Path, own: MadeFrom, own_in: Path) -> It
 
 def _read(runs: Path, run_id: str, step: str) -> MadeFrom:
     folder = require_run(runs, run_id)
-    path = folder / OWN / "made_from" / f"{step}.json"
-    if not path.is_file():
-        reached = sorted(other.stem for other in path.parent.glob("*.json"))
+    made_from = folder / OWN / "made_from"
+    reached = sorted(path.stem for path in made_from.glob("*.json"))
+    if step not in reached:
         raise InputError(
             f"run {run_id} has not reached a step {step!r} that could be reused",
             where=str(folder),
             hint=f"It has reached {', '.join(reached) or 'none'}.",
         )
-    return MadeFrom.read(path)
+    return MadeFrom.read(made_from / f"{step}.json")
 
 
 def _earlier(runs: Path, run_id: str, step: str) -> Iterator[tuple[str, MadeFrom]]:
@@ -128,8 +134,9 @@ def _earlier(runs: Path, run_id: str, step: str) -> Iterator[tuple[str, MadeFrom
     for request in sorted(runs.glob(f"*/{Request.FILE}"), reverse=True):
         name = request.parent.name
         path = request.parent / OWN / "made_from" / f"{step}.json"
-        if name < run_id and path.is_file() and Request.read(request).pipeline == pipeline:
-            yield name, MadeFrom.read(path)
+        with contextlib.suppress(InputError):  # of another version, or damaged
+            if name < run_id and path.is_file() and Request.read(request).pipeline == pipeline:
+                yield name, MadeFrom.read(path)
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,6 +17,7 @@ from trainwright.authoring.terminal import duration, message, short_path
 from trainwright.errors import DataRefused, InputError
 from trainwright.local.run_folder import Task
 from trainwright.local.runner import Listener, Outcome, Plan
+from trainwright.redaction import printable
 
 
 def fact(task: Task) -> str:
@@ -36,6 +37,17 @@ class _Console(Console):
         raise BrokenPipeError
 
 
+class _Styled:
+    """A stream that lets the styles of rich pass."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.write = getattr(stream, "write_styled", stream.write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Screen(Listener):
     """Print a run for a person. A terminal also shows the running steps with their progress, and colour.
 
@@ -52,7 +64,7 @@ class Screen(Listener):
         self._folder = Path()
         self._running: dict[str, tuple[str, float]] = {}
         self._console = _Console(
-            file=stream,
+            file=cast("TextIO", _Styled(stream)),
             force_terminal=stream.isatty(),
             highlight=False,
             markup=False,
@@ -127,7 +139,7 @@ class Screen(Listener):
         lines = ["", message(outcome.error)]
         if failed:
             lines.append(f"  log   {short_path(outcome.folder / failed.step / 'log.txt')}")
-        print("\n".join([*lines, f"  again {again}"]), file=self._errors, flush=True)
+        print(printable("\n".join([*lines, f"  again {again}"])), file=self._errors, flush=True)
 
     def _next(self, command: str) -> None:
         if self._resume:
@@ -137,14 +149,14 @@ class Screen(Listener):
         return f"  {step:<{self._widths[0]}}  {environment:<{self._widths[1]}}  {when:>9}"
 
     def _line(self, text: str, style: str = "") -> None:
-        self._console.print(text, style=style or None)
+        self._console.print(printable(text), style=style or None)
 
     def _render(self) -> RenderableType:
         now, lines = time.monotonic(), []
         for name, (columns, start) in list(self._running.items()):
             when = duration(now - start)
             text = f"{columns[: -len(when)]}{when}   {_progress(self._folder / name)}"
-            lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
+            lines.append(Text(printable(text), no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
 
 
@@ -169,7 +181,7 @@ class Lines(Listener):
 
     def event(self, name: str, **fields: Any) -> None:
         """Print one event."""
-        text = json.dumps({"event": name, **fields}, ensure_ascii=False, default=os.fspath)
+        text = json.dumps({"event": name, **fields}, default=os.fspath)
         print(text, file=self._stream, flush=True)
 
     def started(self, plan: Plan) -> None:

@@ -1,7 +1,5 @@
 """Run one step: restore it from the cache, or start its process as often as its retry policy allows."""
 
-import contextlib
-import json
 import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +10,7 @@ from trainwright import errors, tracking
 from trainwright.authoring import environments
 from trainwright.authoring.pipeline_spec import Step, toolchains_in
 from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.errors import InputError
 from trainwright.local import invocation, run_folder
 from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
 from trainwright.local.cache_explanation import MadeFrom
@@ -29,9 +28,7 @@ RETRYABLE = frozenset({20, 21, 40, 41})
 KILLED = frozenset({-1, -2, -9, -15, 129, 130, 137, 143})
 """Exit codes of a process that a signal ended, as written by the shell and by Python."""
 
-DOCUMENTED = {kind.code: kind for kind in errors.TrainwrightError.__subclasses__()}
-
-_TAIL_BYTES = 65_536
+_TAIL_BYTES = 131_072
 _JOB_DIRECTORIES = ".*.job-*"
 """Pattern of the job directories that launchers keep beside the outputs of their step."""
 
@@ -172,12 +169,13 @@ class Execution:
             return None, "asked"
         try:
             output = cache.restore(key, call.folder, self._folder)
-        except Broken as problem:
+            if output is None:
+                return None, "no result" if call.step.cacheable else "never cached"
+            invocation.write_output(call, output)
+        except (Broken, InputError) as problem:
+            shutil.rmtree(call.folder, ignore_errors=True)
             self._warn(f"{call.name} is done again: {problem}")
             return None, "broken"
-        if output is None:
-            return None, "no result" if call.step.cacheable else "never cached"
-        invocation.write_output(call, output)
         return output, "reused"
 
     def _attempts(self, call: Invocation) -> tuple[int, dict[str, Any]]:
@@ -210,22 +208,19 @@ class Execution:
 
 
 def _error_of(call: Invocation, ended: Ended) -> dict[str, Any]:
-    """Return the error of a step: the line it printed, or one derived from its exit code."""
-    lines = tail(call.log, _TAIL_BYTES).splitlines()
+    """Return the error of a step that failed: the line it printed, or one derived from its exit code."""
+    log = tail(call.log, _TAIL_BYTES)
     if ended.late:
         limit = call.step.timeout_s
         return errors.as_record(errors.Hang(f"stopped after its limit of {limit:,.0f} s"), call.name)
-    for line in reversed(lines):
-        if line.startswith(errors.MARK):
-            with contextlib.suppress(json.JSONDecodeError):
-                record: dict[str, Any] = json.loads(line.removeprefix(errors.MARK))
-                return record
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    if record := errors.last_record(log, ended.code):
+        return record
+    last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it wrote nothing")
     what = f"ended with exit code {ended.code}; its last line: {last:.300}"
     hint = "If nobody stopped it, the machine ran out of memory: give it less data or more memory."
     if ended.code in KILLED:
         return errors.as_record(errors.PreemptedUnsaved(f"killed: {what}", hint=hint), call.name)
-    return errors.as_record(DOCUMENTED.get(ended.code, errors.InternalError)(what), call.name)
+    return errors.as_record(errors.ERRORS.get(ended.code, errors.InternalError)(what), call.name)
 
 
 def _set_aside(folder: Path) -> Path:

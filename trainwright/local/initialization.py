@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright import credentials
 from trainwright.authoring import arguments
 from trainwright.authoring.environments import python
 from trainwright.draft.documents import Draft, DraftRequest
@@ -65,6 +66,7 @@ def initialize(
         DataRefused: The rows contradict an option, or nothing can be learned from them.
         DependencyError: The environments have not been made.
     """
+    credentials.require_none({"data": data, "query": query}, where="command line", plain=True)
     kind = kind or ("text" if text else "")
     _require_kind(kind, label, text)
     folder = output.resolve()

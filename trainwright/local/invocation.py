@@ -212,7 +212,12 @@ def read_output(call: Invocation) -> dict[str, Any]:
     for name, place in call.data["outputs"].get("parameters", {}).items():
         with contextlib.suppress(FileNotFoundError):
             files[name] = Path(place["outputFile"]).read_text()
-    for name, value in {**files, **executor.get("parameterValues", {})}.items():
+    _check_parameters(call, {**files, **executor.get("parameterValues", {})})
+    return {"executor": executor, "files": files}
+
+
+def _check_parameters(call: Invocation, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         if "{{$" in json.dumps(value):
             raise InputError("holds {{$, which kfp would replace", where=f"{call.name}, output {name}")
         if name in call.step.judged and not is_plain(value):
@@ -221,11 +226,35 @@ def read_output(call: Invocation) -> dict[str, Any]:
                 where=f"{call.name}, output {name}",
                 hint="Return a word such as PASS or HOLD, and put the text into an artifact.",
             )
-    return {"executor": executor, "files": files}
+
+
+def _check_cached(call: Invocation, output: Mapping[str, Any]) -> None:
+    """Reject a cached output that this step cannot have written; one may be forged."""
+    declared, folder = call.data["outputs"], os.path.realpath(call.folder)
+    try:
+        executor, files = output["executor"], output["files"]
+        values, groups = executor.get("parameterValues", {}), executor.get("artifacts", {})
+        _check_parameters(call, {**files, **values})
+        uris = [artifact["uri"] for group in groups.values() for artifact in group["artifacts"]]
+        wrong = sorted({*files, *values} - declared.get("parameters", {}).keys())
+        wrong += sorted(groups.keys() - declared.get("artifacts", {}).keys())
+        wrong += [text for text in files.values() if not isinstance(text, str)]
+        local = [uri.removeprefix("file://") for uri in uris]
+        wrong += [uri for uri in local if "://" not in uri and not _is_below(folder, uri)]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InputError("it has another form than a step's output", where=call.name) from None
+    if wrong:
+        raise InputError(f"it has {wrong[0]!r:.200}, which is no output of the step", where=call.name)
+
+
+def _is_below(folder: str, path: str) -> bool:
+    """Tell whether a path, with its links followed, is a folder or below it."""
+    return os.path.commonpath([folder, os.path.realpath(path)]) == folder
 
 
 def write_output(call: Invocation, output: Mapping[str, Any]) -> None:
-    """Write the outputs of a cached result where kfp reads them."""
+    """Write the outputs of a cached result where kfp reads them; reject what is no output of this step."""
+    _check_cached(call, output)
     call.executor_output.parent.mkdir(parents=True, exist_ok=True)
     call.executor_output.write_text(json.dumps(output["executor"]))
     for name, text in output["files"].items():

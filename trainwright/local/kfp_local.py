@@ -8,7 +8,6 @@ that it relies on.
 import builtins
 import contextlib
 import logging
-import re
 import tempfile
 import threading
 import warnings
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainwright.errors import DependencyError, InternalError
+from trainwright.redaction import ESCAPE
 
 VERSIONS = ("2.17.",)
 """Versions of kfp that passed the contract tests."""
@@ -25,7 +25,6 @@ VERSIONS = ("2.17.",)
 ALONE = threading.Lock()
 """kfp.local keeps configuration and logging in globals: one run at a time per process."""
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _UNSURE = ("Condition evaluation failed", "Could not resolve", "Unknown items type", "Failed to get artifact")
 """Prefixes of log lines by which kfp.local skips a branch or loop that it could not evaluate."""
 
@@ -75,7 +74,7 @@ def run(
             pipeline_orchestrator.run_local_pipeline(pipeline_spec=spec, arguments=dict(arguments))
         except Exception as error:
             if isinstance(error, RuntimeError) and "finished with status" in str(error):
-                raise Failed(_COLOUR.sub("", str(error))) from None
+                raise Failed(ESCAPE.sub("", str(error))) from None
             raise InternalError(
                 f"kfp could not run the pipeline: {type(error).__name__}: {error}", where=str(log)
             ) from error
@@ -123,7 +122,7 @@ def _quiet(stream: TextIO) -> Iterator[list[str]]:
     unsure: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
-        text = _COLOUR.sub("", record.getMessage())
+        text = ESCAPE.sub("", record.getMessage())
         if record.levelno >= logging.WARNING and text.startswith(_UNSURE):
             unsure.append(text)
         stream.write(f"{record.levelname} {text}\n")

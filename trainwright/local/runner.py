@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.authoring import credentials, pipeline_spec
+from trainwright import credentials
+from trainwright.authoring import pipeline_spec
 from trainwright.errors import (
     DataRefused,
     InputError,

@@ -9,11 +9,12 @@ from trainwright.artifacts import Model, Record, Trial
 from trainwright.errors import InputError
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors
+from trainwright.redaction import redacted
 from trainwright.registry.audit import RegistrationNote, read_note, registration_key
 from trainwright.registry.names import KEY, STAGE
 from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import MODEL_DIGEST_TAG, find_versions, read_document, version_of
-from trainwright.storage import read_bytes, redacted
+from trainwright.storage import read_bytes
 from trainwright.verdicts import Verdict
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from trainwright.documents import Document, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Promotion, PromotionRequest, Registry, Section
+from trainwright.redaction import redacted
 from trainwright.registry.audit import PROMOTE, AuditEntry, AuditEvent
 from trainwright.registry.changes import (
     RegistryConnection,
@@ -23,7 +24,6 @@ from trainwright.registry.policy import read_policy
 from trainwright.registry.requirements import PromotionCase, aliases_agree, check_requirements, previous_stage
 from trainwright.registry.versions import alias_of
 from trainwright.report.markdown import escape, table
-from trainwright.storage import redacted
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.server import persist
 from trainwright.verdicts import NotJudged, Rule, Verdict, worst

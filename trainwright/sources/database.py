@@ -17,7 +17,8 @@ from sqlalchemy import pool
 
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError, TransientError
 from trainwright.experiment import Query
-from trainwright.storage import Access, local_path, redacted
+from trainwright.redaction import redacted
+from trainwright.storage import Access, local_path
 from trainwright.storage.access import METADATA, reject_host
 from trainwright.storage.store import RetryableError
 

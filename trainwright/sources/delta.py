@@ -18,9 +18,10 @@ from deltalake.exceptions import DeltaError
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
+from trainwright.redaction import redacted
 from trainwright.sources.lake import LakeFile, LakeSources, list_lake
 from trainwright.sources.parts import pinned, unpinned
-from trainwright.storage import Access, fetch, join, list_files, redacted
+from trainwright.storage import Access, fetch, join, list_files
 
 _PIN = "version"
 _LOG = "_delta_log"

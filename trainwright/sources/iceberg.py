@@ -20,10 +20,11 @@ from pyiceberg.table import StaticTable
 from trainwright.artifacts import Listing
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
+from trainwright.redaction import redacted
 from trainwright.sources.formats import naming_parquet, open_parquet
 from trainwright.sources.lake import LakeFile, LakeSources, list_lake, require_inside
 from trainwright.sources.parts import pinned, unpinned
-from trainwright.storage import Access, join, list_files, open_file, redacted
+from trainwright.storage import Access, join, list_files, open_file
 
 _PIN = "snapshot"
 _METADATA = re.compile(r"(?:v(?P<hadoop>\d+)|(?P<number>\d+)-[0-9a-f-]+)\.(?:gz\.)?metadata\.json")

@@ -5,12 +5,13 @@ A local path, a ``file://`` URI and a mounted volume are one thing and need noth
 URI is met.
 """
 
+from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.git import fetch_commit, parse_commit
 from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
 from trainwright.storage.reading import exists, fetch, head, open_file, read_bytes
 from trainwright.storage.store import AlreadyExists, ObjectChanged
-from trainwright.storage.uris import join, local_path, redacted
+from trainwright.storage.uris import join, local_path
 from trainwright.storage.writing import create, publish, remove
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from trainwright.errors import InputError, PermissionRefused, TransientError
+from trainwright.redaction import redacted
 from trainwright.storage.store import RETRYABLE_STATUS, RetryableError, retry_after_s, with_retries
-from trainwright.storage.uris import redacted
 
 if TYPE_CHECKING:
     import requests

@@ -21,9 +21,9 @@ from google.cloud import storage as google  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of
-from trainwright.storage.uris import redacted
 
 TIMEOUT_S = (10, 60)
 """To connect, and for a server that has gone silent."""

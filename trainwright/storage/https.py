@@ -25,9 +25,9 @@ from urllib3.exceptions import NameResolutionError, NewConnectionError
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError
+from trainwright.redaction import redacted
 from trainwright.storage.access import Access, addresses, require_host
 from trainwright.storage.store import PreconditionFailed, RemoteStore, RetryableError, Sink, failure_of
-from trainwright.storage.uris import redacted
 
 
 class CheckedAdapter(HTTPAdapter):

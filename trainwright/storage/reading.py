@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, TransientError
+from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.checksums import checksum_like
 from trainwright.storage.local import PIECE, create_file, entry_of, open_local
@@ -23,7 +24,7 @@ from trainwright.storage.store import (
     store_of,
     with_retries,
 )
-from trainwright.storage.uris import Remote, local_path, redacted, remote
+from trainwright.storage.uris import Remote, local_path, remote
 
 LEAST, MOST = 1 << 18, 1 << 23
 """Bytes of a request: the least after a seek, doubled with each sequential read up to the most."""

@@ -24,9 +24,9 @@ from botocore.config import Config  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of, with_retries
-from trainwright.storage.uris import redacted
 
 PART = 32 << 20
 """Bytes of a part, and the largest object that is written in one piece; 10,000 parts make 312 GiB."""

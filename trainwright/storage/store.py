@@ -8,9 +8,10 @@ from typing import BinaryIO, TypeVar
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import DependencyError, InputError, TransientError
+from trainwright.redaction import redacted
 from trainwright.retries import GaveUp, retry
 from trainwright.storage.access import Access
-from trainwright.storage.uris import Remote, redacted
+from trainwright.storage.uris import Remote
 
 Sink = Callable[[bytes], object]
 """Receives the bytes of a range as they come."""

@@ -1,4 +1,4 @@
-"""Paths, URIs and globs: parse, check, redact and match.
+"""Paths, URIs and globs: parse, check and match.
 
 The same glob rules hold for a disk and for object stores: ``*`` and ``?`` within a folder, ``[..]`` for one
 character, ``**`` across folders. A name that starts with ``.`` or ``_`` is hidden: a wildcard never matches
@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.redaction import redacted, secrets_in
 
 HIDDEN = (".", "_")
 WILDCARD = re.compile(r"[*?\[]")
@@ -73,15 +74,6 @@ SCHEMES = ("file", "gs", "s3", "minio", "https")
 FORBIDDEN = ("/etc", "/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
 """Folders of the system, or with the identity of the pod: never a source. ``/dev/shm`` alone has data."""
 
-_SIGNING = (
-    r"x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|sig|signature|"
-    r"(?:access|auth|id|refresh)?[-_]?token|(?:api|access|account|secret|private)?[-_]?key(?:[-_]?id)?|"
-    r"(?:aws)?accesskeyid|googleaccessid|password|passwd|pwd|secret|credentials?"
-)
-_SECRET_PARAMETER = re.compile(rf"([?&;](?:{_SIGNING})=)[^&;#\s'\"]*", re.IGNORECASE)
-_USER = re.compile(r"(://)(?:[^/?#\s'\"]*|[^/?#\s@'\":]+:(?!\d+(?:[/?#]|$))[^\s'\"@]*)@")
-"""A user and a password; the second alternative has slashes in the password."""
-
 _BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SLIP = re.compile(r"(gs|s3|minio|https?|file):/*", re.IGNORECASE)
 
@@ -119,7 +111,7 @@ def remote(uri: str) -> Remote | None:
         _reject_slip(uri)
         return None
     if (shown := redacted(uri)) != uri:
-        what = "a user or a password" if _USER.search(uri) else "a signature, a token or a key"
+        what = " and ".join(secrets_in(uri)) or "a user"
         hint = "Take it out: credentials come from the identity that the step runs under."
         raise InputError(f"a {scheme}:// URI carries {what}", where=shown, hint=hint)
     if scheme not in SCHEMES:
@@ -175,11 +167,6 @@ def join(root: str, *names: str) -> str:
             )
     base = root if root.endswith("://") else root.rstrip("/") or "/"
     return "/".join([base.rstrip("/") if names else base, *names])
-
-
-def redacted(text: str) -> str:
-    """Return a text with users, passwords and signatures of every URI in it replaced by ``***``."""
-    return _SECRET_PARAMETER.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
 def absolute(uri: str) -> str:

@@ -12,6 +12,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError
+from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.local import PIECE, create_file, entry_of, naming_path, open_local
 from trainwright.storage.reading import RangeFile
@@ -24,7 +25,7 @@ from trainwright.storage.store import (
     store_of,
     with_retries,
 )
-from trainwright.storage.uris import Remote, local_path, redacted, remote
+from trainwright.storage.uris import Remote, local_path, remote
 
 
 def publish(path: Path, uri: str, access: Access = Access()) -> SourceFile:  # noqa: B008 - it is frozen

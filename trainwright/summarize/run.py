@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trainwright.artifacts import Record
-from trainwright.errors import MARK, DependencyError, InputError, TrainwrightError, TransientError
+from trainwright.errors import DependencyError, InputError, TrainwrightError, TransientError, last_record
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
 from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_tasks
@@ -270,25 +270,18 @@ def _failure(task: WorkflowTask, store: _Store) -> dict[str, Any]:
         for attempt in reversed(range(_ATTEMPTS)):
             log = f"{folder}/{_LOG}-{attempt}"
             try:
-                lines = store.read(log, _LOG_BYTES).decode(errors="replace").splitlines()
+                text = store.read(log, _LOG_BYTES).decode(errors="replace")
             except _Away:
                 return unknown
             except Exception:  # noqa: S112  # nosec B112 - there was no such attempt, or no log of it
                 continue
-            return unknown | _marked(lines) | {"log": log}
+            return unknown | (last_record(text) or _launcher_error(text)) | {"log": log}
     return unknown
 
 
-def _marked(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the last error line of a step's log, else the reason of KFP's launcher."""
-    for line in reversed(lines):
-        _, mark, said = line.partition(MARK)
-        try:
-            if mark and isinstance(found := json.loads(said), dict):
-                return found
-        except ValueError:
-            continue
-    reasons = [line for line in lines if _LAUNCHER_ERROR in line]
+def _launcher_error(log: str) -> dict[str, Any]:
+    """Return the reason of KFP's launcher in a step's log; empty without one."""
+    reasons = [line for line in log.splitlines() if _LAUNCHER_ERROR in line]
     return {"what": reasons[-1].strip()[:600]} if reasons else {}
 
 

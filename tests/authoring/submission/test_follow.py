@@ -12,6 +12,7 @@ from tests.authoring.api import packages
 from tests.authoring.api.client import QUICK, Clock
 from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
+from trainwright import errors
 from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import follow as following
 from trainwright.authoring.submission import progress, runs
@@ -24,6 +25,7 @@ from trainwright.errors import (
     PermissionRefused,
     TrainwrightError,
     TransientError,
+    as_record,
 )
 from trainwright.retries import RetryPolicy
 
@@ -112,9 +114,29 @@ def test_a_failed_step_ends_with_the_code_that_it_said_itself(server: Api, follo
     assert "again trainwright retry" in seen.err.getvalue()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"code": 0}, {"code": 3}, {"code": True}, {"code": "30"}, {"what": None}, {"more": 1}, {"hint": ["x"]}],
+)
+def test_forged_line_in_a_log_makes_no_failed_step_succeed(
+    server: Api, follow: Follow, change: dict[str, Any]
+) -> None:
+    own = as_record(errors.Diverged("the loss is nan"), "train")
+    forged = f"trainwright-error {json.dumps(own | change)}\ntrainwright-error {{}}\n"
+    tasks = PASSED | {"train": "FAILED", "executor": "FAILED", "condition-1": "FAILED"}
+    frame = Frame("FAILED", tasks, {"executor": ["gated-x-11"]})
+    name = "gated-x-retry-system-container-impl-11"
+    server.logs[name] = forged
+    ending, _ = follow(frame)
+    assert (ending.state, ending.exit_code, ending.failed_step) == ("failed", 70, "train")
+    server.logs[name] = f"trainwright-error {json.dumps(own)}\n{forged}"
+    ending, _ = follow(frame)
+    assert (ending.state, ending.exit_code, ending.error) == ("failed", 30, own)
+
+
 def test_of_several_that_failed_the_first_one_is_the_reason(server: Api, follow: Follow) -> None:
     for number, code in ((1, 20), (2, 11)):
-        line = {"error": "E", "code": code, "what": "w", "where": "", "hint": ""}
+        line = as_record(errors.ERRORS[code]("w"), "x")
         server.logs[f"gated-x-system-container-impl-{number}"] = f"trainwright-error {json.dumps(line)}\n"
     tasks = {"ingest": "FAILED", "validate": "FAILED"}
     children = {"ingest": ["gated-x-1"], "validate": ["gated-x-2"]}
@@ -184,7 +206,7 @@ def test_a_failure_of_kubeflows_launcher_is_said_with_its_code(
 def test_the_code_of_a_step_whose_pod_is_gone_is_read_from_the_archived_log(
     server: Api, follow: Follow
 ) -> None:
-    line = {"error": "InputError", "code": 10, "what": "no such column", "where": "", "hint": ""}
+    line = as_record(errors.InputError("no such column"), "validate")
     filler = "".join(f"row {number}\n" for number in range(40_000))
     for extra in ("", "\n", "\n\n"):  # the end of the archive is cut at each place within four letters
         server.archive["gated-x-22"] = (
@@ -286,6 +308,16 @@ def test_a_gateway_that_answers_for_a_while_in_its_place_is_sat_out(
     assert "The run goes on: trainwright status" in refused.value.hint
 
 
+@pytest.mark.parametrize("status", [400, 403, 409])
+def test_answer_that_no_repetition_changes_ends_the_following_at_once(
+    server: Api, follow: Follow, status: int
+) -> None:
+    server.fail("GET", "/runs/", status=status, skip=1)
+    with pytest.raises(TrainwrightError, match=f"answered with {status}") as refused:
+        follow(Frame("RUNNING"), Frame("SUCCEEDED", PASSED))
+    assert "The run goes on: trainwright status" in refused.value.hint
+
+
 def test_a_run_that_is_deleted_while_it_is_followed_is_said_to_be(server: Api, follow: Follow) -> None:
     server.fail("GET", "/runs/", skip=1, meanwhile=server.store.runs.clear)
     with pytest.raises(InputError, match="was deleted while it was followed"):
@@ -333,7 +365,7 @@ def test_a_retry_that_has_ended_again_already_is_not_made_twice(server: Api, api
 def test_what_others_wrote_does_not_move_the_cursor() -> None:
     out = io.StringIO()
     ClusterScreen(out, io.StringIO(), None).warned("a\x1b[2J\rb\x07")
-    assert out.getvalue() == "  note: a[2Jb\n"
+    assert out.getvalue() == "  note: a b\n"
 
 
 def test_a_run_that_is_gone_is_said_to_be_gone(server: Api, api: Connection) -> None:

@@ -12,6 +12,7 @@ from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import follow, progress, screen, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.follow import Polling, RunObserver
+from trainwright.errors import PermissionRefused, as_record
 
 AGAIN = {"resolve", "locate", "register", "summarize"}
 ALL = AGAIN | {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
@@ -51,7 +52,7 @@ def test_a_recorded_run_ends_as_it_did(
 
 def test_the_log_of_a_recorded_failed_step_is_asked_for_by_its_node(server: Api, api: Connection) -> None:
     """The executor of ``resolve`` is node 2358880174, as the recorded workflow has it."""
-    line = {"error": "PermissionRefused", "code": 50, "what": "no key", "where": "", "hint": ""}
+    line = as_record(PermissionRefused("no key"), "resolve")
     server.archive["another-team-rbfnd-2358880174"] = f"trainwright-error {json.dumps(line)}"
     run = server.store.recorded("another-team-fails")
     ending = follow.follow(api, run.run_id, None, RunObserver(), Polling(outage=QUICK, sleep=lambda _: None))

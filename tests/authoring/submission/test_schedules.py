@@ -270,7 +270,7 @@ def test_another_commit_alone_changes_nothing(tmp_path: Path) -> None:
         ({"params": {"source": "a/[[ScheduledTime.2006-01-02]]"}}, "hands to the steps as it is"),
         ({"params": {"source": "a", "date": "{{$.pipeline_job_create_time_utc}}"}}, "hands to the steps"),
         ({"registry": "https://h.io/t"}, "schedule nightly: 'https://h.io/t' is no place of images"),
-        ({"params": {"source": "s3://A:hunter2@b"}}, "this s3:// address carries a password"),
+        ({"params": {"source": "s3://A:hunter2@b"}}, "this contains a password in an address"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_before_the_api_is_asked(

@@ -252,7 +252,7 @@ def test_an_archived_experiment_is_refused(server: Api, submit: Submit) -> None:
     [
         ((), "  missing: source"),
         (("source=a", "sauce=b"), "  unknown: sauce"),
-        (("source=s3://AKIA:hunter2@rows/a",), "source: this s3:// address carries a password"),
+        (("source=s3://AKIA:hunter2@rows/a",), "source: this contains a password in an address"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_the_api_is_asked(

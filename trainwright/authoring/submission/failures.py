@@ -10,7 +10,6 @@ Argo keeps its reason as the message of the pod's node: Kubernetes' own word and
 """
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +18,6 @@ from urllib.parse import quote
 from trainwright.authoring.submission.connection import FAILURES, Connection
 from trainwright.authoring.submission.progress import RETRYABLE
 from trainwright.errors import (
-    MARK,
     DependencyError,
     Hang,
     InputError,
@@ -29,6 +27,7 @@ from trainwright.errors import (
     TrainwrightError,
     TransientError,
     as_record,
+    last_record,
 )
 
 STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
@@ -146,21 +145,15 @@ def explained(message: str) -> TrainwrightError | None:
 def reason(api: Connection, run: Any) -> dict[str, Any]:
     """Return the error of the step that failed, with the fields of ``as_record``; or nothing.
 
-    The step's own line wins. Without one, the last words of Kubeflow's launcher or driver are translated. A
-    log that cannot be read is no error.
+    The step's own line wins. It refines a failure into another one, never into success: the API knows that.
+    Without one, the last words of Kubeflow's launcher or driver are translated. A log that cannot be read is
+    no error.
     """
     said: dict[str, Any] = {}
     for log in _logs(api, run):
-        lines = log.splitlines()
-        for line in reversed(lines):
-            if line.startswith(MARK):
-                try:
-                    found = json.loads(line.removeprefix(MARK))
-                except ValueError:
-                    continue
-                if isinstance(found, dict) and isinstance(found.get("code"), int):
-                    return found
-        last = [match for line in lines if (match := _PLATFORM.match(line))][-1:]
+        if found := last_record(log):
+            return found
+        last = [match for line in log.splitlines() if (match := _PLATFORM.match(line))][-1:]
         if last and not said:
             said = as_record(_translated(last[0][1], last[0][2].strip()), PLATFORM)
     return said

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainwright import credentials
 from trainwright.authoring import arguments as experiments
-from trainwright.authoring import catalog, credentials, pipeline_spec
+from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import provenance
 from trainwright.authoring.submission.connection import Endpoint
@@ -89,6 +90,11 @@ def prepared(  # noqa: PLR0913 - one argument an option
     name: str = "",
 ) -> Order:
     """Return a validated submission, before any call of the API."""
+    options = {
+        "label": experiments.named_values(labels), "name": name, "key": key, "registry": registry,
+        "data-version": data_version, "experiment": experiment, "service-account": service_account,
+    }  # fmt: skip
+    credentials.require_none(options, where="an option", plain=True)
     compiled = catalog.pipeline(pipeline)
     arguments = experiments.of_pipeline(compiled, config, params, date)
     package = checked_package(compiled, arguments, registry)

@@ -12,6 +12,7 @@ from trainwright.authoring.submission.follow import RunObserver, RunResult
 from trainwright.authoring.submission.progress import RETRYABLE, RUNNING, WAITING, StepNow, word
 from trainwright.authoring.submission.runs import SubmittedRun
 from trainwright.authoring.terminal import duration, message
+from trainwright.redaction import printable
 
 
 class ClusterScreen(RunObserver):
@@ -70,7 +71,7 @@ class ClusterScreen(RunObserver):
             lines = ["", message(result.error), f"  page  {link}"]
             again = result.state in {word(state) for state in RETRYABLE}
             lines += [f"  again {self._command('retry', result.run_id, '--wait')}"] if again else []
-            print(_printable("\n".join(lines)), file=self._errors, flush=True)
+            print(printable("\n".join(lines)), file=self._errors, flush=True)
         elif result.held_by:
             self._line(f"\nHeld by {result.held_by}.\n  report   {link}")
         else:
@@ -87,12 +88,7 @@ class ClusterScreen(RunObserver):
         return shlex.join(["trainwright", *words, *self._reach])
 
     def _line(self, text: str) -> None:
-        print(_printable(text), file=self.stream, flush=True)
-
-
-def _printable(text: str) -> str:
-    """Remove what moves a terminal's cursor or changes its colours: names and logs come from elsewhere."""
-    return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
+        print(printable(text), file=self.stream, flush=True)
 
 
 class ClusterLines(ClusterScreen):
@@ -103,7 +99,7 @@ class ClusterLines(ClusterScreen):
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Print one event."""
-        print(json.dumps({"event": name, **fields}, ensure_ascii=False), file=self.stream, flush=True)
+        print(json.dumps({"event": name, **fields}), file=self.stream, flush=True)
 
     def begun(self, run: SubmittedRun) -> None:
         """Print the submitted or found run."""

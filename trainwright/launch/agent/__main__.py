@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from trainwright import redaction
 from trainwright.errors import (
     DependencyError,
     InternalError,
@@ -25,7 +26,6 @@ from trainwright.errors import (
     TrainwrightError,
     forbid_core_dumps,
 )
-from trainwright.launch import redaction
 from trainwright.launch.agent.process_monitor import ProcessMonitor
 from trainwright.launch.agent.rank_errors import (
     RankError,

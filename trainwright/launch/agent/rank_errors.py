@@ -50,7 +50,7 @@ ROUND_VARIABLE = "TRAINWRIGHT_ROUND"
 """Environment variable that tells a process the number of its round."""
 
 _FOLDER, _ROUND = "errors", "round-"
-_LIBRARY_ERRORS = {kind.__name__: kind for kind in TrainwrightError.__subclasses__()}
+_LIBRARY_ERRORS = {kind.__name__: kind for kind in errors.ERRORS.values()}
 _HANGS = frozenset({"HANG", "NCCL_TIMEOUT"})
 _FRAMES = 12
 
@@ -146,6 +146,11 @@ class RankError(Document):
     number: int = 0
     evidence: tuple[str, ...] = ()
     again: bool = False
+
+    def __post_init__(self) -> None:
+        """Reject a code that stands for no error: the agent ends with it, and the program may write this."""
+        if self.code not in errors.ERRORS:
+            raise InputError(f"code {self.code} is none of {sorted(errors.ERRORS)}", where=self.FILE)
 
     @classmethod
     def of(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainwright import redaction
 from trainwright.errors import (
     DependencyError,
     InputError,
@@ -14,7 +15,7 @@ from trainwright.errors import (
     TrainwrightError,
     TransientError,
 )
-from trainwright.launch import logs, redaction
+from trainwright.launch import logs
 from trainwright.launch.cluster.api import JobKind
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.failure import Failure

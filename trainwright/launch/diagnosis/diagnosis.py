@@ -6,7 +6,8 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainwright.launch import logs, redaction
+from trainwright import redaction
+from trainwright.launch import logs
 from trainwright.launch.agent.rank_errors import (
     CLASS_BY_ERROR,
     RankError,

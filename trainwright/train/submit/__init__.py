@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainwright import tracking
+from trainwright import credentials, tracking
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import InputError, InternalError, TrainwrightError
@@ -21,7 +21,7 @@ from trainwright.tracking.history import TrackingDestination, kfp_destination
 from trainwright.train.config import TrainConfig, degrees_of
 from trainwright.train.defaults import resolve_training
 from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
-from trainwright.train.submit.checks import check_request, check_secrets
+from trainwright.train.submit.checks import check_request
 from trainwright.train.submit.job_directory import next_attempt_folder
 from trainwright.train.submit.task_config import apply_task_config
 
@@ -116,7 +116,8 @@ def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str
 
     What depends on the number of rows is resolved here, so that all processes and every retry have the same.
     """
-    check_secrets({"network": request.network, "training": request.training, "resources": request.resources})
+    sections = {"network": request.network, "training": request.training, "resources": request.resources}
+    credentials.require_none(sections, where="parameters of train", plain=True)
     wrong: list[str] = []
 
     def parse(section: Callable[[], _SectionT]) -> _SectionT | None:

@@ -1,17 +1,13 @@
 """Checks of a request before anything starts, without torch and without pyarrow."""
 
-import contextlib
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Auto, LanguageModel, Network, ResolvedTraining, Trees
 from trainwright.experiment.training import Objective
-from trainwright.launch.redaction import holds_secret
 from trainwright.storage.uris import remote
 from trainwright.train.config import Degrees, TrainConfig, degrees_of, input_kinds, multiples_near
 
@@ -64,33 +60,6 @@ def check_target(snapshot: Snapshot, network: Network, objective: Objective) -> 
             f"{'; '.join(wrong)}, and label {label!r} is {kind}",
             where="training.objective",
             hint="Leave it out, or correct data.label_kind.",
-        )
-
-
-def check_secrets(sections: Mapping[str, object]) -> None:
-    """Reject a credential in a section, a JSON object or its text; the message names its place only."""
-
-    def find(value: Any, place: str) -> Iterator[str]:
-        if isinstance(value, Mapping | list):
-            entries = value.items() if isinstance(value, Mapping) else enumerate(value)
-            for key, entry in entries:
-                yield from find(entry, f"{place}.{key}")
-        elif isinstance(value, str) and holds_secret(value):
-            yield place
-
-    found: list[str] = []
-    for name, section in sections.items():
-        content = section
-        if isinstance(section, str):
-            with contextlib.suppress(ValueError):
-                content = json.loads(section)
-        found += find(content, name)
-    if found:
-        raise InputError(
-            f"this looks like a credential, which would be stored and shown with the run: {', '.join(found)}",
-            where="parameters of train",
-            hint="Remove it, and revoke it where it was issued: a step has its own identity; list other "
-            "secrets in resources.placement.env_from_secrets.",
         )
 
 
