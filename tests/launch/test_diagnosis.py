@@ -273,11 +273,12 @@ def test_a_disrupted_pod_was_preempted_whatever_it_exits_with(reason: str, code:
     )
 
 
-def test_a_kill_that_the_kernel_reports_is_for_memory() -> None:
+@pytest.mark.parametrize(("code", "log"), [(137, ""), (1, ROOT.format(-9))])
+def test_a_kill_that_the_kernel_reports_is_for_memory(code: int, log: str) -> None:
     said = event(
         "OOMKilling", "Memory cgroup out of memory: Killed process 99", name="tw-worker-0", kind="Pod"
     )
-    found = failure(pod(state=ended(137), phase="Failed"), said, job("Failed:it failed"))
+    found = failure(pod(state=ended(code), phase="Failed"), said, job("Failed:it failed"), log=log)
     assert (found.kind, found.retryable) == ("HOST_OOM", False)
 
 
@@ -512,6 +513,13 @@ def test_a_fact_of_another_pod_is_beside_what_a_witness_saw() -> None:
     found: Any = failure(pod(state=ended(1, "OOMKilled"), phase="Failed"), job("Failed:f"), report=report)
     assert (found.kind, found.pod) == ("HOST_OOM", "tw-worker-0")
     assert any("killed by SIGKILL" in entry for entry in found.evidence)
+    assert report.failure.exit_code == -9
+
+
+def test_the_rank_of_a_pod_under_torchrun_is_not_that_of_its_process() -> None:
+    alone = failure(pod(state=ended(31), phase="Failed"), job("Failed:it failed"))
+    many = failure(pod(state=ended(31), phase="Failed", command=["torchrun", "a.py"]), job("Failed:f"))
+    assert (alone.rank, many.rank) == (1, None)
 
 
 # How long the phases of a recorded job took, in whole seconds as its objects tell them.

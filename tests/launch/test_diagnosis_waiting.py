@@ -194,10 +194,11 @@ def test_a_container_that_cannot_be_made_is_asked_for_wrongly(reason: str) -> No
 def test_a_pod_that_waits_for_its_volumes_is_told_by_an_event_alone(
     message: str, kind: str, broken: bool
 ) -> None:
+    first = event("FailedMount", "an earlier reason", name="tw-worker-0", kind="Pod", second=20)
     said = event("FailedMount", message, name="tw-worker-0", kind="Pod")
-    held = find_waiting(seen(job("Created"), blocked("ContainerCreating"), said))
+    held = find_waiting(seen(job("Created"), blocked("ContainerCreating"), first, said))
     assert held is not None
-    assert (held.kind, held.broken) == (kind, broken)
+    assert (held.kind, held.broken, held.message) == (kind, broken, message)
 
 
 @pytest.mark.parametrize(
