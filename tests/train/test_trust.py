@@ -1,4 +1,4 @@
-"""A model's folder that someone changed: nothing of it is run, and it is refused."""
+"""A model's folder that someone changed: nothing of it is run, and it is rejected with exit code 12."""
 
 import io
 import json
@@ -16,10 +16,8 @@ import torch
 from tests.train.odd import TARGETS, Made, copied, forged, untrained
 from trainwright import serving
 from trainwright.artifacts import Model
-from trainwright.errors import InputError
+from trainwright.errors import InputError, ModelRefused
 from trainwright.serving.program import read_program
-
-REFUSED = "the program h(as|olds)|tensors of the program are pickled"
 
 
 def rewritten(path: Path, change: Callable[[dict[str, bytes], str], None]) -> None:
@@ -48,8 +46,11 @@ def torch_pickled(mark: Path) -> bytes:
     return buffer.getvalue()
 
 
-def attacks(mark: Path) -> dict[str, Callable[[dict[str, bytes], str], None]]:
-    """Ways to make torch run something when it reads a program."""
+Attack = Callable[[dict[str, bytes], str], None]
+
+
+def attacks(mark: Path) -> dict[str, tuple[Attack, str]]:  # noqa: C901, PLR0915 - a function for each
+    """Ways to make torch run something when it reads or runs a program, and the message of each."""
 
     def pickled_weight(members: dict[str, bytes], root: str) -> None:
         name = f"{root}/data/weights/model_weights_config.json"
@@ -92,9 +93,99 @@ def attacks(mark: Path) -> dict[str, Callable[[dict[str, bytes], str], None]]:
         )
         expression(members, root, f"Max('{hidden}', 1)".replace("{", "{{"))
 
-    found = (pickled_weight, legacy_weights, opaque_constant, sample_inputs, library, guard)
-    found = (*found, expression, escaped_expression)
-    return {attack.__name__: attack for attack in found}
+    def edited(members: dict[str, bytes], root: str, change: Callable[[Any], None]) -> None:
+        model = json.loads(members[f"{root}/models/model.json"])
+        change(model)
+        members[f"{root}/models/model.json"] = json.dumps(model).encode()
+
+    def code_in_a_name(members: dict[str, bytes], root: str) -> None:
+        name = json.dumps(f"__import__('pathlib').Path({str(mark)!r}).touch(); numbers")
+        text = members[f"{root}/models/model.json"].decode()
+        members[f"{root}/models/model.json"] = (
+            text.replace('"name": "numbers"', f'"name": {name}')
+            .replace('"numbers": {', f"{name}: {{")
+            .encode()
+        )
+
+    def imported_module(members: dict[str, bytes], root: str) -> None:
+        factory = {"default_factory_module": "antigravity", "default_factory_name": "x", "dict_context": []}
+        child = {"type": "collections.defaultdict", "context": json.dumps(factory), "children_spec": []}
+        edited(members, root, lambda model: outputs(model).update(out_spec=json.dumps([1, child])))
+
+    def imported_enum(members: dict[str, bytes], root: str) -> None:
+        context = json.dumps([{"__enum__": True, "fqn": "antigravity:x", "name": "x"}])
+        child = {"type": "builtins.dict", "context": context, "children_spec": []}
+        edited(members, root, lambda model: outputs(model).update(out_spec=json.dumps([1, child])))
+
+    def outputs(model: Any) -> dict[str, str]:
+        found: dict[str, str] = model["graph_module"]["module_call_graph"][0]["signature"]
+        return found
+
+    def called(target: str) -> Callable[[dict[str, bytes], str], None]:
+        def change(model: Any) -> None:
+            model["graph_module"]["graph"]["nodes"][0]["target"] = target
+
+        return lambda members, root: edited(members, root, change)
+
+    def graph_in_a_graph(members: dict[str, bytes], root: str) -> None:
+        def change(model: Any) -> None:
+            graph = model["graph_module"]["graph"]
+            argument = {"name": "body", "arg": {"as_graph": {"name": "body", "graph": graph}}}
+            model["graph_module"]["graph"] = graph | {"nodes": [*graph["nodes"]]}
+            model["graph_module"]["graph"]["nodes"][0]["inputs"].append(json.loads(json.dumps(argument)))
+
+        edited(members, root, change)
+
+    def endless_power(members: dict[str, bytes], root: str) -> None:
+        edited(members, root, lambda model: model["guards_code"].append("9**9**9**9 == 1"))
+
+    def endless_symbols(members: dict[str, bytes], root: str) -> None:
+        def change(model: Any) -> None:
+            model["range_constraints"]["u999999999999"] = {"min_val": 0, "max_val": None}
+
+        edited(members, root, change)
+
+    def tensor_without_bytes(members: dict[str, bytes], root: str) -> None:
+        name = f"{root}/data/weights/model_weights_config.json"
+        config = json.loads(members[name])
+        entry = next(iter(config["config"].values()))
+        entry["tensor_meta"]["sizes"] = [{"as_int": 1 << 40}, {"as_int": 1}]
+        members[name] = json.dumps(config).encode()
+        members[f"{root}/data/weights/{entry['path_name']}"] = b""
+
+    def above_the_folder(members: dict[str, bytes], root: str) -> None:
+        members[f"{root}/../../{mark.name}"] = b""
+
+    foreign = "the program holds what does not belong in one"
+    operator = "operator {} of node 't' is not on the list of allowed operators"
+    targets = {
+        "file_operator": "torch.ops.aten.from_file.default",
+        "any_function": "torch.load",
+        "other_namespace": "torch.ops.quantized.linear.default",
+        "loop": "torch.ops.higher_order.while_loop",
+        "output_operator": "torch.ops.aten.add.out",
+        "memory_operator": "torch.ops.aten.as_strided.default",
+        "random_operator": "torch.ops.aten.bernoulli.default",
+    }
+    return {
+        "pickled_weight": (pickled_weight, "tensors of the program are pickled"),
+        "legacy_weights": (legacy_weights, foreign),
+        "opaque_constant": (opaque_constant, foreign),
+        "sample_inputs": (sample_inputs, "the program holds sample inputs, which torch would unpickle"),
+        "library": (library, foreign),
+        "above_the_folder": (above_the_folder, foreign),
+        "guard": (guard, "the program has an expression that names ['__import__'"),
+        "expression": (expression, "the program has an expression that names ['__import__'"),
+        "escaped_expression": (escaped_expression, "the program has an expression that names ['\\\\'"),
+        "endless_power": (endless_power, "the program has an expression that names ['**'"),
+        "endless_symbols": (endless_symbols, "the program has a size named 'u999999999999'"),
+        "tensor_without_bytes": (tensor_without_bytes, "has the shape [1099511627776, 1] and no bytes"),
+        "code_in_a_name": (code_in_a_name, "which is no identifier"),
+        "imported_module": (imported_module, "takes or returns a 'collections.defaultdict'"),
+        "imported_enum": (imported_enum, "takes or returns a structure with"),
+        "graph_in_a_graph": (graph_in_a_graph, "the program has a value of kind 'as_graph'"),
+        **{name: (called(target), operator.format(target)) for name, target in targets.items()},
+    }
 
 
 ATTACKS = [*attacks(Path())]
@@ -105,16 +196,30 @@ ATTACKS = [*attacks(Path())]
 def test_a_malicious_program_runs_nothing_even_if_the_manifest_agrees_with_it(
     plain_made: Made, tmp_path: Path, attack: str
 ) -> None:
+    change, message = attacks(tmp_path / "was run")[attack]
     folder, mark = copied(plain_made.folder, tmp_path), tmp_path / "was run"
-    rewritten(folder / "program.pt2", attacks(mark)[attack])
+    rewritten(folder / "program.pt2", change)
     with pytest.raises(InputError, match=r"program\.pt2 is not what the model's manifest says"):
         serving.load(folder)
     forged(folder)
-    with pytest.raises(InputError, match=REFUSED):
+    with pytest.raises(ModelRefused, match=re.escape(message)) as refused:
         serving.load(folder)
-    with pytest.raises(InputError, match=REFUSED):
-        read_program(folder / "program.pt2")
+    assert (refused.value.code, refused.value.where) == (12, str(folder / "program.pt2"))
     assert not mark.exists()
+
+
+def test_a_program_that_unfolds_to_any_size_is_refused(plain_made: Made, tmp_path: Path) -> None:
+    whole = (plain_made.folder / "program.pt2").read_bytes()
+    bomb = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("program/models/model.json", b" " * (256 << 20))
+    with pytest.raises(ModelRefused, match="compressed members, which may unfold to any size"):
+        read_program(bomb)
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive, zipfile.ZipFile(bomb, "w") as copy:
+        for name in archive.namelist():
+            copy.writestr(name, archive.read(name) + b"\n" * ((65 << 20) * name.endswith("model.json")))
+    with pytest.raises(ModelRefused, match="67,108,864 are allowed"):
+        read_program(bomb)
 
 
 @pytest.mark.parametrize("attack", ["pickled_weight", "expression", "escaped_expression"])
@@ -124,7 +229,7 @@ def test_torch_itself_does_run_what_such_a_program_holds(
 ) -> None:
     """Without this, the test above would show nothing."""
     folder, mark = copied(plain_made.folder, tmp_path), tmp_path / "was run"
-    rewritten(folder / "program.pt2", attacks(mark)[attack])
+    rewritten(folder / "program.pt2", attacks(mark)[attack][0])
     with pytest.raises(Exception, match=""):  # noqa: PT011 - it is run first, and fails then
         torch.export.load(folder / "program.pt2").module()
     assert mark.exists()

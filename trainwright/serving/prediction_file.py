@@ -55,7 +55,7 @@ def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = No
     if output.suffix not in SUFFIXES or output.resolve() == rows.resolve():
         why = "is the file of the rows" if output.suffix in SUFFIXES else f"has the suffix {output.suffix!r}"
         hint = f"Name another file, one of {', '.join(SUFFIXES)}."
-        raise InputError(f"the output {why}", where=str(output), hint=hint)
+        raise InputError(f"the output {why}", where=output.name, hint=hint)
     predictor, outputs = load(folder, digest), Outputs.read(folder)
     data = Data.check({"source": str(rows), "splits": {"all": {"fraction": 1}}}, "rows")
     source = open_source(list_source(str(rows), data, Access()), data, Access())

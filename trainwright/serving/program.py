@@ -1,14 +1,8 @@
-"""The exported program: transforms, network and scores in one file; written, checked and read.
-
-``torch.export.load`` unpickles, loads compiled libraries and evaluates expressions of an archive, so it is
-checked first: a program of this library has none of the first two, and its expressions name only sizes.
-"""
+"""The exported program: transforms, network and scores in one file; written, checked and read."""
 
 import json
-import re
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,76 +14,12 @@ from torch import Tensor, nn
 
 from trainwright.errors import InputError
 from trainwright.serving.columns import to_raw
+from trainwright.serving.program_check import check_archive
 from trainwright.transforms import Raw, Transforms
 from trainwright.transforms.encoder import Encoder
 
 TRANSFORMS, SIGNATURE = "transforms.json", "signature.json"
 """Documents that travel inside the archive, as torch's extra files."""
-
-_MEMBERS = re.compile(
-    r"data/weights/(weight_\d+|model_weights_config\.json)"
-    r"|data/constants/(tensor_\d+|model_constants_config\.json)"
-    r"|data/sample_inputs/model\.pt|models/model\.json"
-    r"|extra/(transforms|signature)\.json"
-    r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id)"
-)
-_CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
-_NAME = re.compile(r"[^\W\d]\w*")
-_SIZES = re.compile(
-    r"[su]\d+|L|size|Symbol|positive|integer|nonnegative|Integer|True|False|and|or|not|And|Or|Not"
-    r"|Add|Mul|Pow|Abs|Max|Min|Mod|PythonMod|FloorDiv|CeilDiv|CleanDiv|CeilToInt|FloorToInt|TruncToInt|RoundToInt"
-    r"|IntTrueDiv|FloatTrueDiv|PowByNatural|ToFloat|Where|ModularIndexing|Eq|Ne|Le|Lt|Ge|Gt"
-    r"|numbers|times|categories|tokens"
-)
-
-
-def check_archive(path: Path) -> None:
-    """Raise InputError for a program's file that holds what could run when torch reads it.
-
-    It is no proof against a forger who knows torch's reader well: the digest in the model's manifest is.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            problem = _find_problem(archive)
-    except FileNotFoundError:
-        raise InputError("there is no program here", where=str(path)) from None
-    except (zipfile.BadZipFile, ValueError, KeyError, NotImplementedError, OSError) as error:
-        raise InputError(f"this is no exported program: {error}", where=str(path)) from None
-    if problem:
-        raise InputError(problem, where=str(path), hint="Load only programs that you trust.")
-
-
-def _find_problem(archive: zipfile.ZipFile) -> str:
-    names = archive.namelist()
-    root = names[0].partition("/")[0] + "/" if names else ""
-    foreign = [name for name in names if not _MEMBERS.fullmatch(name.removeprefix(root))]
-    if foreign or len(set(names)) != len(names):
-        return f"the program holds what does not belong in one: {foreign or 'a name twice'}"
-    if archive.getinfo(f"{root}data/sample_inputs/model.pt").file_size:
-        return "the program holds sample inputs, which torch would unpickle"
-    for file in _CONFIGS:
-        config = json.loads(archive.read(root + file))["config"]
-        if pickled := [name for name, entry in config.items() if entry["use_pickle"] is not False]:
-            return f"tensors of the program are pickled: {pickled}"
-    model = json.loads(archive.read(f"{root}models/model.json"))
-    for text in (*_expressions(model), *model.get("guards_code", ())):
-        wrong = [name for name in _NAME.findall(text) if not _SIZES.fullmatch(name)]
-        wrong += ["a backslash"] if "\\" in text else []  # it could hide a name in a text within the text
-        if wrong:
-            return f"the program has an expression that names {wrong}"
-    return ""
-
-
-def _expressions(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if isinstance(text := value.get("expr_str"), str):
-            yield text
-        for entry in value.values():
-            yield from _expressions(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from _expressions(entry)
-
 
 ROWS = 4_096
 """Rows per pass: the network's intermediate values stay in the processor's cache."""
@@ -219,7 +149,12 @@ def _write(
 
 
 def read_program(path: Path) -> Program | TokenProgram:
-    """Read a program from its file alone; raise InputError if this torch cannot."""
+    """Read a program from its file alone.
+
+    Raises:
+        InputError: It is no program, or this torch cannot read it.
+        ModelRefused: It holds what no export of this library has (:func:`check_archive`).
+    """
     check_archive(path)
     documents = {TRANSFORMS: "", SIGNATURE: ""}
     try:

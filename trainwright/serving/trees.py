@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
 from trainwright.serving import Predictor
+from trainwright.serving.trees_check import check_trees
 from trainwright.transforms import Raw, TimeOf, Transforms, encoding
 
 TREES_FILE = "model.ubj"
@@ -114,13 +115,20 @@ class Forest:
 
 
 def load_trees(folder: Path) -> Predictor:
-    """Load a model of trees, whose files are verified; raise InputError if XGBoost cannot read it."""
+    """Load a model of trees, whose files are verified.
+
+    Raises:
+        InputError: XGBoost cannot read it.
+        ModelRefused: A tree is malformed (:func:`check_trees`).
+    """
     model, transforms = Model.read(folder), Transforms.read(folder)
+    layout = MatrixLayout.of(transforms)
+    check_trees(folder / TREES_FILE, len(layout.names))
     try:
         booster = xgboost.Booster(model_file=folder / TREES_FILE)
     except (xgboost.core.XGBoostError, OSError) as error:
         raise InputError(f"XGBoost cannot read the trees: {error}", where=str(folder / TREES_FILE)) from error
-    forest = Forest(booster, MatrixLayout.of(transforms))
+    forest = Forest(booster, layout)
 
     def score(raw: Raw) -> NDArray[np.float64]:
         encoded = transforms.encode_raw(raw)
