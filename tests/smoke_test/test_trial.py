@@ -1,9 +1,13 @@
 """A model that cannot be loaded where nothing of its training is left does not get any further."""
 
 import hashlib
+import io
 import json
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +73,55 @@ def test_a_program_that_cannot_be_read_is_refused_and_the_trial_says_why(model: 
     assert (trial.passed, trial.scores) == (False, "")
     assert trial.said.startswith("this is no exported program")
     assert "did not answer as it says" in (tmp_path / "summary.md").read_text()
+
+
+def changed(program: Path, operator: str, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Return a program whose nodes of one operator are changed."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(program) as archive, zipfile.ZipFile(buffer, "w") as made:
+        for name in archive.namelist():
+            data = archive.read(name)
+            if name.endswith("models/model.json"):
+                description = json.loads(data)
+                for node in description["graph_module"]["graph"]["nodes"]:
+                    if node["target"] == operator:
+                        change(node)
+                data = json.dumps(description).encode()
+            made.writestr(name, data)
+    return buffer.getvalue()
+
+
+def test_a_program_that_writes_a_file_is_refused_before_it_runs(model: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "written"
+    mark.write_bytes(bytes(64))
+
+    def write_a_file(node: dict[str, Any]) -> None:
+        values = {"filename": {"as_string": str(mark)}, "shared": {"as_bool": True}, "size": {"as_int": 8}}
+        node["target"] = "torch.ops.aten.from_file.default"
+        node["inputs"] = [{"name": name, "arg": value, "kind": 1} for name, value in values.items()]
+
+    content = changed(model / "program.pt2", "torch.ops.aten.relu.default", write_a_file)
+    folder = damaged(model, tmp_path, "program.pt2", content)
+    with pytest.raises(
+        ModelRefused, match=r"operator torch\.ops\.aten\.from_file\.default of node 'relu'"
+    ) as found:
+        try_model(folder, digest(folder), tmp_path / "trial", tmp_path / "summary.md")
+    assert found.value.code == 12
+    assert mark.read_bytes() == bytes(64)
+
+
+def test_a_program_that_takes_all_memory_is_refused_at_its_limit(model: Path, tmp_path: Path) -> None:
+    def repeat(node: dict[str, Any]) -> None:
+        times = {"name": "repeats", "arg": {"as_ints": [1 << 20, 1 << 20]}, "kind": 1}
+        node["target"] = "torch.ops.aten.repeat.default"
+        node["inputs"] = [node["inputs"][0], times]
+
+    content = changed(model / "program.pt2", "torch.ops.aten.relu.default", repeat)
+    folder = damaged(model, tmp_path, "program.pt2", content)
+    with pytest.raises(ModelRefused, match=r"it needs more memory than its limit of 8\.0 GiB"):
+        try_model(folder, digest(folder), tmp_path / "trial", tmp_path / "summary.md")
+    assert "memory limit 8.0 GiB" in Record.read(tmp_path / "trial").config["protections"]
+    assert "memory limit 8.0 GiB" in (tmp_path / "summary.md").read_text()
 
 
 def test_another_shape_than_the_signature_says_is_refused(model: Path, tmp_path: Path) -> None:

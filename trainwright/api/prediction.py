@@ -9,8 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, overload
 
+from trainwright import sandbox
 from trainwright.errors import InputError
 
+_TIME_LIMIT_S = 24 * 3600.0
 _REFERENCE = re.compile(r"(?P<name>[^@/]+)(?:@(?P<alias>[\w-]+)|/(?P<version>[1-9]\d*))")
 Rows = Mapping[str, Sequence[Any]]
 
@@ -125,9 +127,23 @@ def _model(
 def _score(folder: Path, digest: str, rows: Path, output: Path) -> dict[str, Any]:
     if not rows.exists():
         raise InputError("there is no such file of rows", where=str(rows))
-    expected = ["--digest", digest] if digest else []
-    paths = (str(path.resolve()) for path in (folder, rows, output))  # storage rejects ".." in a path
-    return _call("torch", "serving", *paths, *expected)
+    if output.resolve() == rows.resolve():
+        raise InputError("the output is the file of the rows", where=str(output), hint="Name another file.")
+    from trainwright.authoring.environments import python
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # The process may write to a folder of its own alone; the file moves from there to its place.
+    with TemporaryDirectory(prefix=".trainwright-", dir=output.parent) as scratch:
+        written = Path(scratch).resolve() / output.name
+        limits = sandbox.model_limits(folder, rows, write=[written.parent], seconds=_TIME_LIMIT_S)
+        paths = (str(path.resolve()) for path in (folder, rows, written))  # storage rejects ".." in a path
+        arguments = [*paths, *(["--digest", digest] if digest else [])]
+        done = sandbox.run("trainwright.serving", arguments, limits, interpreter=str(python("torch")))
+        if done.error:
+            raise done.error
+        written.replace(output)
+    made: dict[str, Any] = json.loads(done.output)
+    return made
 
 
 def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:

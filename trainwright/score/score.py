@@ -1,12 +1,14 @@
 """Score the evaluation split with the model in production."""
 
+import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright import sandbox
 from trainwright.artifacts import Model, Snapshot
-from trainwright.errors import DataRefused, Diverged, InputError
+from trainwright.errors import DataRefused, Diverged, InputError, ModelRefused
 from trainwright.experiment import LanguageModel, Registry
 from trainwright.report import markdown
 from trainwright.serving import load, load_language_model, verified
@@ -14,6 +16,9 @@ from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_losses, write_predictions
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.server import persist
+
+_TIME_LIMIT_S = 24 * 3600.0
+"""Limit for scoring one split; a model whose operators have no loops comes to an end long before."""
 
 
 @dataclass(frozen=True)
@@ -61,31 +66,37 @@ def score_rows(
         PermissionRefused: The registry or the store denies access.
     """
     watch = Stopwatch()
-    snapshot = Snapshot.open(training_set, data_version)
+    Snapshot.open(training_set, data_version)
     predictions.mkdir(parents=True, exist_ok=True)
-    scored = ScoreResult("", "no model is in production, so none is scored")
+    scored, protections = ScoreResult("", "no model is in production, so none is scored"), list[str]()
     if production.model:
         short = production.model[:6]
         with tempfile.TemporaryDirectory() as scratch:
             folder, model = _download_model(production, Path(scratch))
-            try:
-                written = write_model_predictions(folder, model, training_set, snapshot, [split], predictions)
-            except (InputError, DataRefused, Diverged) as error:
-                scored = ScoreResult("", f"model {short} in production cannot score these rows: {error.what}")
+            inputs = str(folder.resolve()), model.digest, str(training_set.resolve()), data_version, split
+            limits = sandbox.model_limits(folder, training_set, write=[predictions], seconds=_TIME_LIMIT_S)
+            done = sandbox.run("trainwright.score", [*inputs, str(predictions.resolve())], limits)
+            protections = list(done.protections)
+            if isinstance(done.error, InputError | DataRefused | ModelRefused | Diverged):
+                why = done.error.what
+                scored = ScoreResult("", f"model {short} in production cannot score these rows: {why}")
+            elif done.error:
+                raise done.error
             else:
-                headline = f"{written.splits[split]:,} rows scored by model {short}"
-                scored = ScoreResult(written.digest, headline)
+                written = json.loads(done.output)
+                scored = ScoreResult(written["digest"], f"{written['rows']:,} rows scored by model {short}")
     watch.record(
         predictions,
         "score",
         scored.headline,
-        config={"split": split, "source": production.source},
+        config={"split": split, "source": production.source, "protections": protections},
         inputs={"training_set": data_version} | ({"model": production.model} if production.model else {}),
         outputs={"predictions": scored.predictions_version} if scored.predictions_version else {},
         parents=[training_set],
     )
     summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(f"**{markdown.escape(scored.headline)}**\n")
+    protected = f"\nProtections of the process: {'; '.join(protections)}.\n" if protections else ""
+    summary.write_text(f"**{markdown.escape(scored.headline)}**\n{protected}")
     return scored
 
 

@@ -1,20 +1,14 @@
 """The smoke test of a model: a clean process loads it and scores its example; the result is stored."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from trainwright import sandbox
 from trainwright.artifacts import Model, Trial
 from trainwright.documents import digest_file
-from trainwright.errors import MARK, InputError, ModelRefused
+from trainwright.errors import InputError, ModelRefused
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
-
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
-"""Variables that a process needs to start at all; the clean process gets no others."""
 
 
 def try_model(
@@ -38,7 +32,7 @@ def try_model(
     """
     watch = Stopwatch()
     _check_model(model, model_version)
-    said, scores = _answer(model.resolve(), model_version, timeout_s)
+    said, scores, protections = _answer(model.resolve(), model_version, timeout_s)
     passed = bool(scores)
     trial = Trial(
         model=model_version,
@@ -51,12 +45,14 @@ def try_model(
     folder.mkdir(parents=True, exist_ok=True)
     summary.parent.mkdir(parents=True, exist_ok=True)
     rows = [("model", model_version), ("environment", environment().name), ("answer", said)]
+    rows += [("protections", "; ".join(protections))]
     result = "answered" if passed else "did not answer as it says"
     summary.write_text(f"**The model {result}** in a clean process.\n\n{table(('what', 'value'), rows)}")
     watch.record(
         folder,
         "smoke_test",
         f"{'loaded in a clean process' if passed else 'REFUSED'}: {escape(said)}",
+        config={"protections": list(protections)},
         inputs={"model": model_version},
         outputs={"trial": trial.digest},
         parents=[model],
@@ -85,28 +81,11 @@ def _check_model(model: Path, model_version: str) -> None:
         )
 
 
-def _answer(model: Path, model_version: str, timeout_s: float) -> tuple[str, str]:
-    """Start the clean process; return its answer or its error, and the digest of the scores, else empty."""
-    with TemporaryDirectory() as scratch:
-        env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"HOME": scratch}
-        try:
-            done = subprocess.run(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-I", "-m", "trainwright.smoke_test", str(model), model_version],
-                cwd=scratch,
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"no answer within {timeout_s:g} s", ""
-    if done.returncode == 0:
-        answer = json.loads(done.stdout.splitlines()[-1])
-        return answer["said"], answer["scores"]
-    if done.returncode < 0:
-        return f"the process was killed by signal {-done.returncode}", ""
-    errors = [line.removeprefix(MARK) for line in done.stderr.splitlines() if line.startswith(MARK)]
-    if errors:
-        return str(json.loads(errors[-1])["what"]), ""
-    return f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}", ""
+def _answer(model: Path, model_version: str, timeout_s: float) -> tuple[str, str, tuple[str, ...]]:
+    """Return the answer of the clean process or its error, the digest of the scores, and the protections."""
+    limits = sandbox.model_limits(model, seconds=timeout_s)
+    done = sandbox.run("trainwright.smoke_test", [str(model), model_version], limits)
+    if done.error:
+        return done.error.what, "", done.protections
+    answer = json.loads(done.output)
+    return answer["said"], answer["scores"], done.protections

@@ -1,0 +1,98 @@
+"""A process that reads a model has no network, no other files, and an end, whatever the model makes it do."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainwright import sandbox
+from trainwright.errors import InternalError, ModelRefused
+from trainwright.sandbox import Answer, Limits
+
+SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+pytestmark = pytest.mark.skipif(not SUPPORTED, reason="Landlock and seccomp are Linux's, on x86-64 and ARM")
+TRY = {
+    "reads a secret": "open({secret!r}).read()",
+    "reads a secret by a link": "open({link!r}).read()",
+    "lists a folder": "import os; os.listdir({home!r})",
+    "overwrites a file": "open({secret!r}, 'w')",
+    "truncates a file": "import os; os.truncate({secret!r}, 0)",
+    "appends to its model": "open({model!r}, 'a')",
+    "makes a file": "open({home!r} + '/new', 'w')",
+    "removes a file": "import os; os.unlink({secret!r})",
+    "moves a file": "import os; os.rename({secret!r}, 'taken')",
+    "reads the environment of its parent": "open('/proc/{parent}/environ').read()",
+    "kills its parent": "import os; os.kill({parent}, 0)",
+    "connects": "import socket; socket.create_connection(('127.0.0.1', 9))",
+    "opens a datagram socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "opens a local socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "starts a program": "import os; os.execv('/bin/sh', ['sh', '-c', 'true'])",
+}
+
+
+def attempt(folder: Path, code: str, *, seconds: float = 60, memory: int = 1 << 30) -> Answer:
+    """Run a statement in the sandbox: ``timeit`` is a module that does so."""
+    limits = Limits((str(folder / "model"),), (str(folder / "out"),), memory, seconds)
+    return sandbox.run("timeit", ["-n1", "-r1", code], limits)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("model", "out", "home"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model" / "program.pt2").write_text("a program")
+    (tmp_path / "home" / "secret").write_text("a secret")
+    (tmp_path / "model" / "link").symlink_to(tmp_path / "home" / "secret")
+    return tmp_path
+
+
+def test_a_process_reads_its_model_writes_its_output_and_says_what_protects_it(folder: Path) -> None:
+    model, scores = (str(folder / name) for name in ("model/program.pt2", "out/scores"))
+    code = f"open({scores!r}, 'w').write(open({model!r}).read())"
+    found = attempt(folder, code)
+    assert found.error is None
+    assert (folder / "out" / "scores").read_text() == "a program"
+    time, memory, files, network = found.protections
+    assert (time, memory, network) == ("time limit 60 s", "memory limit 1.0 GiB", "network denied by seccomp")
+    assert files.startswith("files limited by Landlock ")
+
+
+@pytest.mark.parametrize("attack", TRY)
+def test_an_attack_is_denied(folder: Path, attack: str) -> None:
+    home = folder / "home"
+    model = folder / "model" / "program.pt2"
+    names = {"secret": home / "secret", "home": home, "model": model, "link": folder / "model" / "link"}
+    code = TRY[attack].format(parent=os.getpid(), **{name: str(path) for name, path in names.items()})
+    found = attempt(folder, code)
+    assert isinstance(found.error, InternalError)
+    assert "PermissionError: [Errno" in found.error.what
+    assert [path.name for path in home.iterdir()] == ["secret"]
+    assert ((home / "secret").read_text(), model.read_text()) == ("a secret", "a program")
+
+
+def test_a_secret_in_the_environment_is_not_passed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "a secret")
+    found = attempt(folder, "import os; os.environ['MLFLOW_TRACKING_TOKEN']")
+    assert found.error is not None
+    assert "KeyError" in found.error.what
+
+
+def test_an_endless_loop_ends_at_the_limit_of_time(folder: Path) -> None:
+    found = attempt(folder, "while True: pass", seconds=3)
+    assert isinstance(found.error, ModelRefused)
+    assert (found.error.code, found.error.what) == (12, "no answer within 3 s")
+    assert "time limit 3 s" in found.protections
+
+
+def test_a_huge_allocation_ends_at_the_limit_of_memory(folder: Path) -> None:
+    found = attempt(folder, "bytearray(2 << 30)")
+    assert isinstance(found.error, ModelRefused)
+    assert (found.error.code, found.error.what) == (12, "it needs more memory than its limit of 1.0 GiB")
+
+
+def test_a_process_that_crashes_is_refused(folder: Path) -> None:
+    found = attempt(folder, "import ctypes; ctypes.string_at(0)")
+    assert isinstance(found.error, ModelRefused)
+    assert found.error.what == "the process was killed by signal 11"
