@@ -11,8 +11,10 @@ PACKAGE := $(FLIGHTS)/data/.package/.made
 EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 DOCS := .environments/docs/.made
+AUDIT := .environments/audit/.made
+LOCKS := $(wildcard images/*.lock images/*/requirements*.lock)
 
-.PHONY: cli setup help demo data test test-kubeflow check docs lint types format compile compile-check interface-check release lock lock-check environments images bench clean
+.PHONY: cli setup help demo data test test-kubeflow check docs lint types format compile compile-check interface-check release lock lock-check audit sbom environments images bench clean
 .DEFAULT_GOAL := cli
 
 cli: .venv/.made  ## put the command line into .venv: all that submitting needs (plain `make`)
@@ -67,6 +69,14 @@ lock: .venv/.made  ## resolve every lock again (ARGS=--upgrade takes newer versi
 lock-check: .venv/.made  ## every lock belongs to its requirements; needs no network
 	$(BIN)/python images/lock.py --check
 
+audit: $(AUDIT)  ## look up known vulnerabilities of what the locks pin; asks PyPI (ARGS="--vulnerability-service osv")
+	@failed=0; for lock in $(LOCKS); do echo "  $$lock"; $(<D)/bin/pip-audit --strict --disable-pip --require-hashes \
+		--progress-spinner off $(ARGS) --requirement "$$lock" || failed=1; done; exit $$failed
+
+sbom: $(AUDIT)  ## list what each lock pins in build/sbom, in CycloneDX; needs no network
+	@mkdir -p build/sbom; for lock in $(LOCKS); do name=$$(echo "$${lock%.lock}" | tr / -); $(<D)/bin/cyclonedx-py \
+		requirements --output-reproducible --output-format JSON --output-file "build/sbom/$$name.cdx.json" "$$lock" || exit 1; done
+
 environments: .venv/.made  ## make the environments of the toolchains, where a lock changed
 	@$(BIN)/trainwright setup
 
@@ -103,6 +113,11 @@ $(ENGINES): tests/engines/requirements.lock images/feast/requirements.lock | .ve
 $(DOCS): docs/site/requirements.lock images/authoring/requirements.lock | .venv/.made
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
 	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
+	@touch $@
+
+$(AUDIT): images/audit.lock | .venv/.made
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps --requirements $<
 	@touch $@
 
 # The command line, and on top of it what tests and checks need. uv itself comes first, by its hash in the lock.

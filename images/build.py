@@ -43,6 +43,7 @@ class Image:
     Attributes:
         id: The engine's digest of its configuration: names these bytes on this machine.
         reference: What a cluster pulls, ``HOST/TEAM/NAME@sha256:DIGEST``; empty unless it was pushed.
+        base: What it was built on, ``NAME@sha256:DIGEST``; ``localhost/NAME:TAG`` if that was made here.
         megabytes: What it adds to its base.
         budget: How many megabytes it may add.
         cuda: The version of CUDA that its torch was built for; empty for a CPU build, and without torch.
@@ -80,6 +81,29 @@ def commit() -> str:
     return found.stdout.strip()
 
 
+def pinned(engine: str, base: str) -> str:
+    """Return a base by the digest of its registry, ``NAME@sha256:…``; a base that was made here as it is.
+
+    A tag is looked up on this machine, and pulled if it is not there.
+    """
+    if "@sha256:" in base or base.startswith("localhost/"):
+        return base
+    inspect = ("image", "inspect", "--format", "{{json .RepoDigests}}", base)
+    try:
+        known = inspection.engine(engine, *inspect)
+    except DependencyError:
+        inspection.engine(engine, "pull", base)
+        known = inspection.engine(engine, *inspect)
+    references: list[str] = json.loads(known) or []
+    if not references:
+        raise DependencyError(
+            f"the base {base} has no digest of a registry",
+            where="--base",
+            hint="Name it by digest, NAME@sha256:…; or localhost/NAME:TAG, if it was made here.",
+        )
+    return references[0]
+
+
 def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
     """Return what an image says of itself: OCI's own words, and what it was made from."""
     return {
@@ -88,6 +112,7 @@ def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
         "org.opencontainers.image.revision": commit(),
         "org.opencontainers.image.licenses": "Apache-2.0",
         "org.opencontainers.image.base.name": base,
+        "org.opencontainers.image.base.digest": base.partition("@")[2],
         "trainwright.lock-sha256": ToolchainEnvironment(toolchain, gpu=gpu).digest,
         "trainwright.library-sha256": library_digest(),
     }
@@ -205,7 +230,7 @@ def parsed() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("toolchains", nargs="*", default=TOOLCHAINS, help=f"default: {' '.join(TOOLCHAINS)}")
     parser.add_argument("--engine", default="docker", choices=("docker", "podman"))
-    parser.add_argument("--base", default=BASE, help=f"an image with Python 3.11 and apt; default: {BASE}")
+    parser.add_argument("--base", default=BASE, help=f"Python 3.11 and apt, best by digest; default: {BASE}")
     parser.add_argument(
         "--torch-base", default="", help="another base for the torch image, such as one with CUDA"
     )
@@ -227,7 +252,7 @@ def main() -> None:
             )
         over = []
         for toolchain in asked.toolchains:
-            base = (asked.torch_base if toolchain == "torch" else "") or asked.base
+            base = pinned(asked.engine, (asked.torch_base if toolchain == "torch" else "") or asked.base)
             gpu = asked.gpu and toolchain == "torch"
             image = build(asked.engine, toolchain, base, asked.output, gpu=gpu, more=more)
             print(line(toolchain, image), flush=True)  # noqa: T201

@@ -54,7 +54,7 @@ def requirements(path: Path) -> str:
 
 def locks() -> list[Lock]:
     """List every lock: the builder's tools, kfp alone, each toolchain (GPUs apart), examples, tests, docs."""
-    found = [Lock(IMAGES / f"{name}.lock", (IMAGES / f"{name}.in",)) for name in ("build", "sbom")]
+    found = [Lock(IMAGES / f"{name}.lock", (IMAGES / f"{name}.in",)) for name in ("build", "sbom", "audit")]
     found.append(Lock(IMAGES / "kfp.lock", (IMAGES / "kfp.in",), dependencies=False))
     for path in sorted(IMAGES.glob("*/requirements.in")):
         override = path.with_name("overrides.txt")

@@ -34,7 +34,14 @@ if arguments[0] == "run":
     print(json.dumps(answers["found"]))
 if arguments[0] == "push":
     open(arguments[arguments.index("--digestfile") + 1], "w").write("{digest}")
-if arguments[:2] == ["image", "inspect"]:
+if arguments[0] == "pull":
+    answers["there"] = True
+    json.dump(answers, open("{answers}", "w"))
+if arguments[:2] == ["image", "inspect"] and "RepoDigests" in arguments[3]:
+    if not answers["there"]:
+        sys.exit("no such image")
+    print(json.dumps([arguments[-1].split(":")[0] + "@{digest}"] if answers["digest"] else None))
+elif arguments[:2] == ["image", "inspect"]:
     size = answers["base"] if arguments[-1].startswith("base") else answers["size"]
     print(size if "Size" in arguments[3] else "{digest}")
 """
@@ -55,7 +62,9 @@ class Builder:
             "stamp": {"name": "launcher"},
             "cuda": "",
         }
-        self.answers: dict[str, Any] = {"build": "", "found": found, "base": 100_000_000, "size": 160_000_000}
+        self.answers: dict[str, Any] = {"build": "", "found": found, "there": True, "digest": True}
+        self.answers |= {"base": 100_000_000, "size": 160_000_000}
+        self.base = "base:1"
 
     def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         engine = self.folder / "podman"
@@ -65,7 +74,7 @@ class Builder:
         engine.write_text(ENGINE.format(**places))
         engine.chmod(0o755)
         command = [sys.executable, str(ROOT / "images" / "build.py"), *arguments, "--engine", "podman"]
-        command += ["--base", "base:1", "--output", str(self.folder / "out"), "--", "--network", "host"]
+        command += ["--base", self.base, "--output", str(self.folder / "out"), "--", "--network", "host"]
         path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, **variables}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -97,24 +106,50 @@ def test_an_image_says_its_version_its_commit_and_what_it_was_made_from(build: B
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert said["org.opencontainers.image.version"] == __version__
     assert said["org.opencontainers.image.revision"].removesuffix("-dirty") == head.stdout.strip()
-    assert said["org.opencontainers.image.base.name"] == "base:1"
+    assert said["org.opencontainers.image.base.name"] == f"base@{DIGEST}"
+    assert said["org.opencontainers.image.base.digest"] == DIGEST
     assert said["trainwright.lock-sha256"] == lock_digest("launcher")
     assert said["trainwright.library-sha256"] == library_digest()
     assert command[-3:] == ["--network", "host", "."]
+
+
+@pytest.mark.covers("A12")
+@pytest.mark.parametrize("there", [True, False])
+def test_base_named_by_tag_is_built_on_and_written_down_by_digest(build: Builder, there: bool) -> None:
+    build.answers["there"] = there
+    assert build("launcher").returncode == 0
+    assert f"BASE=base@{DIGEST}" in build.calls("build")[0]
+    assert build.written()[images.LAUNCHER]["base"] == f"base@{DIGEST}"
+    assert build.calls("pull") == ([] if there else [["pull", "base:1"]])
+
+
+@pytest.mark.parametrize("base", [f"base@{DIGEST}", "localhost/base:1"])
+def test_base_named_by_digest_or_made_here_is_taken_as_it_is(build: Builder, base: str) -> None:
+    build.base = base
+    assert build("launcher").returncode == 0
+    assert build.written()[images.LAUNCHER]["base"] == base
+
+
+def test_base_without_a_digest_is_an_error_before_anything_is_built(build: Builder) -> None:
+    build.answers["digest"] = False
+    done = build("launcher")
+    assert done.returncode == 21
+    assert "the base base:1 has no digest of a registry" in done.stderr
+    assert build.calls("build") == []
 
 
 def test_the_torch_image_is_made_from_the_lock_for_gpus_on_a_base_of_its_own(build: Builder) -> None:
     done = build("torch", "launcher", "--gpu", "--torch-base", "base-with-cuda:1")
     assert done.returncode == 0, done.stderr
     torch, launcher = build.calls("build")
-    assert {"BASE=base-with-cuda:1", "GPU=yes", "IMAGE=torch"} <= set(torch)
+    assert {f"BASE=base-with-cuda@{DIGEST}", "GPU=yes", "IMAGE=torch"} <= set(torch)
     assert (
         labels(torch)["trainwright.lock-sha256"]
         == ToolchainEnvironment("torch", gpu=True).digest
         != lock_digest("torch")
     )
-    assert labels(torch)["org.opencontainers.image.base.name"] == "base-with-cuda:1"
-    assert "BASE=base:1" in launcher
+    assert labels(torch)["org.opencontainers.image.base.name"] == f"base-with-cuda@{DIGEST}"
+    assert f"BASE=base@{DIGEST}" in launcher
     assert not any(word.startswith("GPU=") for word in launcher)
 
 

@@ -13,7 +13,7 @@ from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(path for room in ("images", "examples", "tests") for path in (ROOT / room).rglob("*s.lock"))
-LOCKS += [ROOT / "images" / name for name in ("build.lock", "sbom.lock", "kfp.lock")]
+LOCKS += [ROOT / "images" / name for name in ("audit.lock", "build.lock", "sbom.lock", "kfp.lock")]
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:

@@ -46,3 +46,19 @@ def test_every_target_is_phony_and_has_a_line_of_help() -> None:
 def test_every_recipe_runs_uv_with_the_settings_of_pip() -> None:
     assert "installer.py uv" in re.findall(r"^UV := (.*)$", MAKEFILE, re.MULTILINE)[0]
     assert not re.search(r"\$\(BIN\)/uv\b", MAKEFILE)
+
+
+def test_audit_asks_about_every_package_of_every_lock_and_fails_where_it_gets_no_answer() -> None:
+    recipe = commands("audit")
+    assert "pip-audit --strict --disable-pip --require-hashes" in recipe
+    locks = {path.relative_to(ROOT).as_posix() for path in (ROOT / "images").rglob("*.lock")}
+    assert "images/torch/requirements-gpu.lock" in locks
+    assert all(lock in recipe for lock in locks if not lock.endswith("/torch.lock"))
+    check = next(line for line in MAKEFILE.splitlines() if line.startswith("check:"))
+    assert "audit" not in check, "it needs the network"
+
+
+def test_sbom_lists_every_lock_without_the_network() -> None:
+    recipe = commands("sbom")
+    assert "cyclonedx-py" in recipe
+    assert all(name in recipe for name in ("images/kfp.lock", "images/tabular/requirements.lock"))

@@ -45,7 +45,7 @@ class _Claim:
 
     @property
     def renewal(self) -> tuple[int, int]:
-        """What changes with every claim and every heartbeat."""
+        """The number of the claim and of its last heartbeat: it changes with each of them."""
         return self.number, max(self.beats.values())
 
 
