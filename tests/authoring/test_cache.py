@@ -15,6 +15,7 @@ from tests.authoring.conftest import Venvs
 from tests.authoring.steps import both, bring, close, count, red, tell, written
 from trainwright.authoring import pipeline_spec
 from trainwright.errors import InputError
+from trainwright.local.cache import Entry
 from trainwright.local.runner import Outcome
 
 Run = Callable[..., Outcome]
@@ -61,6 +62,47 @@ def test_unchanged_run_reuses_every_result_and_its_folder_is_whole(
     assert (second.folder / "count" / "log.txt").exists()
     assert second.tasks[-1].parameters == {"Output": "3 found"}
     assert [task.step for task in second.tasks if task.attempts] == ["bring"]
+
+
+FORGED_OUTPUTS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "no mappings": {"executor": [], "files": []},
+    "text for files": {"executor": {}, "files": "x"},
+    "a file that is no output": {"executor": {}, "files": {"../../../x": "1"}},
+    "a number for a file": {"executor": {}, "files": {"Output": 3}},
+    "another output": {"executor": {"parameterValues": {"more": 1}}, "files": {}},
+    "a placeholder": {"executor": {"parameterValues": {"Output": "{{$.inputs}}"}}, "files": {}},
+    "an artifact elsewhere": {
+        "executor": {"artifacts": {"summary": {"artifacts": [{"uri": "/etc/hostname"}]}}},
+        "files": {},
+    },
+    "an artifact above": {
+        "executor": {"artifacts": {"summary": {"artifacts": [{"uri": "{run}/count/../../x"}]}}},
+        "files": {},
+    },
+    "an artifact as file URI": {
+        "executor": {"artifacts": {"summary": {"artifacts": [{"uri": "file:///etc/hostname"}]}}},
+        "files": {},
+    },
+    "an artifact without a place": {"executor": {"artifacts": {"summary": {"artifacts": [{}]}}}, "files": {}},
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED_OUTPUTS)
+def test_cached_output_that_the_step_cannot_have_written_is_a_miss_with_a_note(
+    run: Run, states: States, arguments: dict[str, Any], tmp_path: Path, told: Any, forgery: str
+) -> None:
+    run(pipeline, arguments)
+    for path in (tmp_path / "runs" / ".cache").glob("*/*/entry.json"):
+        body = json.loads(path.read_text())["entry"]
+        if body["step"] == "count":
+            body["output"] = FORGED_OUTPUTS[forgery]
+            path.write_text(json.dumps({"sha256": Entry.from_json(body).digest, "entry": body}))
+    outcome = run(pipeline, arguments)
+    assert outcome.exit_code == 0
+    assert states(outcome) == REUSED | {"count": "done"}
+    assert [warning for warning in told.warnings if warning.startswith("count is done again: ")]
+    assert states(run(pipeline, arguments)) == REUSED
 
 
 @pytest.mark.covers("F42")

@@ -293,6 +293,43 @@ def test_a_date_is_passed_on_to_a_pipeline_that_takes_one(
     assert "pipeline has no parameter date" in none.stderr
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "hf_" + "xQwErTyUiOpAsDfGhJkLzXcVbNmQwErTyU",
+        "https://" + "t0ken-PLANTED" + "@github.com/team/rows.git",
+        "https://store.example/a.csv?AccessToken=PLANTED",
+        "key -----BEGIN PRIVATE KEY-----MIIEvQ",
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "COMPILED", "--param", "text=SECRET", "--json"),
+        ("run", "COMPILED", "--param", "count=SECRET"),
+        ("run", "COMPILED", "--param", "SECRET"),
+        ("run", "COMPILED", "--config", "experiment.yaml"),
+        ("submit", "COMPILED", "--param", "text=SECRET", "--host", "http://127.0.0.1:1", "--json"),
+        ("submit", "COMPILED", "--param", "text=a", "--host", "http://127.0.0.1:1", "--label", "team=SECRET"),
+        ("submit", "COMPILED", "--param", "text=a", "--host", "http://127.0.0.1:1", "--name", "SECRET"),
+        ("init", "SECRET"),
+        ("init", "sqlite:///rows.db", "--query", "SELECT 'SECRET'"),
+    ],
+    ids=" ".join,
+)
+def test_secret_in_any_parameter_is_rejected_before_anything_is_written_or_shown(
+    trainwright: Call, compiled: str, tmp_path: Path, command: tuple[str, ...], secret: str
+) -> None:
+    (tmp_path / "experiment.yaml").write_text(json.dumps({"data": {"source": secret}}))
+    before = sorted(tmp_path.rglob("*"))
+    done = trainwright(*(word.replace("SECRET", secret).replace("COMPILED", compiled) for word in command))
+    assert done.returncode == 10
+    assert "a parameter must not be written like this" in done.stderr
+    assert secret not in done.stdout + done.stderr
+    assert "PLANTED" not in done.stdout + done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_secret_on_the_command_line_is_refused_and_repeated_nowhere(
     trainwright: Call, compiled: str, tmp_path: Path
 ) -> None:

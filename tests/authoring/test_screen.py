@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from trainwright import errors
 from trainwright.authoring import terminal
+from trainwright.authoring.submission.screen import ClusterScreen
+from trainwright.command import Stream
 from trainwright.local import console
 from trainwright.local.run_folder import Output, Task
 from trainwright.local.runner import Outcome, Plan
@@ -110,6 +113,59 @@ def test_failed_step_says_what_where_and_what_next_on_standard_error(folder: Pat
         "  log   runs/0192f3/ingest/log.txt\n"
         "  again trainwright run train_and_register --run 0192f3\n"
     )
+
+
+STEERING = {
+    "colour": "\x1b[31mred",
+    "screen": "\x1b[2J\x1b[Hred",
+    "title": "\x1b]0;title\x07red",
+    "link": "\x1b]8;;https://evil.example\x1b\\red\x1b]8;;\x1b\\",
+    "unfinished link": "\x1b]8;;red",
+    "bell": "r\x07e\x08d",
+    "C1": "\x9b31mred",
+    "overwritten line": "all is well\rred",
+    "bidi": "\u202ered\u2066",
+    "zero width": "r\u200bed",
+    "a lone surrogate": "\ud800red",
+}
+ALLOWED = {"\n", "\t"}
+
+
+@pytest.mark.parametrize("kind", STEERING)
+def test_text_of_others_does_not_steer_the_terminal(folder: Path, kind: str) -> None:
+    text = STEERING[kind]
+    error = {"error": "InputError", "code": 10, "what": text, "where": text, "hint": text}
+    ingest = task("ingest", "done", headline=f"{text} {text}", decision=text)
+    tasks = [ingest, task("validate", "failed", error=error)]
+    shown_texts = shown(folder, outcome(folder, "failed", tasks, exit_code=10, error=error))
+    err = io.StringIO()
+    cluster = ClusterScreen(err, err, None)
+    cluster.warned(text)
+    cluster.blocked(text, text)
+    stream = Stream(io.BytesIO(), encoding="utf-8")
+    stream.write(f"{text}\n")
+    stream.flush()
+    everything = [*shown_texts, err.getvalue(), stream.buffer.getvalue().decode(), errors.clean(text)]  # type: ignore[attr-defined]
+    for printed in everything:
+        assert [letter for letter in printed if not letter.isprintable() and letter not in ALLOWED] == []
+        assert "red" in printed
+
+
+def test_styles_of_the_screen_itself_pass_through_the_stream() -> None:
+    stream = Stream(io.BytesIO(), encoding="utf-8")
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    screen = console.Screen(stream, stream, "")
+    screen.warned("\x1b[2Jnote")
+    stream.flush()
+    printed = stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert "\x1b[33m  note: note\x1b[0m" in printed
+
+
+def test_json_lines_hold_every_text_as_it_is_in_ascii(folder: Path) -> None:
+    out = io.StringIO()
+    console.Lines(out).warned("\u202e\x9b\x1b[2J")
+    assert out.getvalue().isascii()
+    assert json.loads(out.getvalue())["text"] == "\u202e\x9b\x1b[2J"
 
 
 RESTART = "trainwright run train_and_register --config mine.yaml --param epochs=3"

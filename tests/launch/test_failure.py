@@ -80,6 +80,16 @@ def test_a_long_entry_keeps_its_begin_and_its_end() -> None:
     assert kept.endswith("end")
 
 
+def test_error_of_a_rank_that_stands_for_success_is_rejected(tmp_path: Path) -> None:
+    """A program of a user may write this file, and the agent ends with its code."""
+    entry = RankError.of(Diverged("the loss is nan"), 0)
+    entry.save(tmp_path)
+    path = next(tmp_path.rglob("rank-0.json"))
+    path.write_text(path.read_text().replace('"code": 30', '"code": 0'))
+    with pytest.raises(InputError, match="code 0 is none of"):
+        RankError.read(path)
+
+
 def test_a_failure_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     failure = Failure.of(
         "CUDA_OOM", "no memory", pod="p-0", rank=3, exit_code=1, evidence=["a", "b"], lost_gpu_s=4

@@ -98,7 +98,10 @@ def of_pipeline(
 def named_values(texts: Sequence[str]) -> list[dict[str, str] | str]:
     """Return texts ``NAME=VALUE`` as mappings of one name, for the search for secrets; others as they are."""
     parts = [text.partition("=") for text in texts]
-    return [{name: value} if equals else name for name, equals, value in parts]
+    return [
+        {name: value} if equals and name.replace("-", "_").isidentifier() else name + equals + value
+        for name, equals, value in parts
+    ]
 
 
 class _Loader(yaml.SafeLoader):
