@@ -71,12 +71,14 @@ def require_nothing_obeyed(shelf: Shelf, said: str) -> None:
     assert shelf.stage(3) == "candidate"
 
 
+@pytest.mark.covers("A15")
 def test_forged_intent_without_a_signature_is_not_obeyed(shelf: Shelf) -> None:
     shelf.ask("production", 1)
     forged(shelf).write(entry_file(shelf, 3))
     require_nothing_obeyed(shelf, "entry 3 of the audit of 'flight_late' has no signature")
 
 
+@pytest.mark.covers("A15")
 def test_forged_intent_signed_by_another_key_is_not_obeyed(shelf: Shelf, tmp_path: Path) -> None:
     shelf.ask("production", 1)
     Keyring(str(tmp_path / "mallory")).sign(ENTRY, forged(shelf)).write(entry_file(shelf, 3))
@@ -89,6 +91,7 @@ def test_signature_of_a_note_does_not_sign_an_entry(shelf: Shelf) -> None:
     require_nothing_obeyed(shelf, "its signature is not of this content")
 
 
+@pytest.mark.covers("A15")
 def test_replayed_entry_with_a_new_number_is_not_obeyed(shelf: Shelf) -> None:
     shelf.ask("production", 1)
     old = Signed.read(entry_file(shelf, 1))
@@ -98,6 +101,7 @@ def test_replayed_entry_with_a_new_number_is_not_obeyed(shelf: Shelf) -> None:
     require_nothing_obeyed(shelf, "its signature is not of this content")
 
 
+@pytest.mark.covers("A15")
 def test_truncated_audit_stops_promotions(shelf: Shelf) -> None:
     shelf.ask("production", 1)
     entry_file(shelf, 2).unlink()

@@ -14,6 +14,7 @@ from google.auth import crypt, jwt
 from tests.registry.shelf import DIRECT, Shelf
 from trainwright.artifacts import Record
 from trainwright.errors import InputError
+from trainwright.experiment import Promotion
 from trainwright.registry.audit import BrokenAuditError
 from trainwright.registry.identity import audience, same_person
 from trainwright.registry.policy import protect
@@ -51,6 +52,7 @@ def verdict(shelf: Shelf, version: int = 1) -> Verdict:
     return Verdict.read(shelf.folder / f"out-production-{version}")
 
 
+@pytest.mark.covers("A16")
 def test_policy_that_the_request_weakens_is_the_protected_one(shelf: Shelf) -> None:
     folder = trust(shelf, {"promotion": {"path": ["staging", "production"]}})
     assert shelf.ask("production", 1, DIRECT).decision == "FAIL"
@@ -73,6 +75,10 @@ def test_policy_from_the_request_is_recorded_as_such(shelf: Shelf) -> None:
     said = {entry.name: entry.reason for entry in verdict(shelf).not_judged}
     assert said["policy"] == "policy from the request, not from a protected file"
     assert shelf.state().events[-1].intent.facts["policy"] == "policy from the request"
+    assert (
+        shelf.ask("staging", 2, Promotion(path=("staging", "production")), approver="carl").decision == "PASS"
+    )
+    assert shelf.state().events[-1].intent.facts["approval"] == "typed in the request"
 
 
 def test_trusted_folder_without_a_policy_stops_the_promotion(shelf: Shelf) -> None:
@@ -134,6 +140,7 @@ def issuer(shelf: Shelf) -> Issuer:
     return Issuer(trust(shelf, FOUR_EYES | {"approval": TOKENS}))
 
 
+@pytest.mark.covers("A16")
 def test_approver_typed_where_a_token_is_required_does_not_count(shelf: Shelf, issuer: Issuer) -> None:
     assert shelf.ask("production", 1, approver="carl@acme.example").decision == "HOLD"
     [rule] = [rule for rule in verdict(shelf).rules if rule.name == "approved by another person"]
@@ -147,6 +154,7 @@ def test_token_of_an_approver_for_this_model_promotes_it(shelf: Shelf, issuer: I
     assert (intent.who["approver"], intent.facts["approval"]) == ("carl@acme.example", f"token by {ISSUER}")
 
 
+@pytest.mark.covers("A16")
 def test_author_or_requester_who_approves_by_token_is_held(shelf: Shelf, issuer: Issuer) -> None:
     model = shelf.evidence(1).model_digest
     assert shelf.ask("production", 1, approval=issuer.sign(model, "anna"), by="ben").decision == "HOLD"
@@ -177,6 +185,7 @@ def test_token_for_another_model_is_rejected(shelf: Shelf, issuer: Issuer) -> No
         shelf.ask("production", 1, approval=issuer.sign(shelf.evidence(2).model_digest))
 
 
+@pytest.mark.covers("A16")
 def test_token_with_a_forged_signature_is_rejected(shelf: Shelf, issuer: Issuer) -> None:
     model = shelf.evidence(1).model_digest
     issuer.private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -185,7 +194,8 @@ def test_token_with_a_forged_signature_is_rejected(shelf: Shelf, issuer: Issuer)
         shelf.ask("production", 1, approval=unsigned)
     header = base64.urlsafe_b64encode(b'{"alg": "none", "typ": "JWT"}').decode()
     body = issuer.token.read_text().split(".")[1]
-    for forged in (f"{header}.{body}.", "no token", "a.b.c", ""):
+    deep = base64.urlsafe_b64encode(b"[" * 10_000).decode()
+    for forged in (f"{header}.{body}.", f"{header}.{deep}.", f"{deep}.{body}.", "no token", "a.b.c", ""):
         issuer.token.write_text(forged)
         with pytest.raises(InputError, match="the approval is no valid token"):
             shelf.ask("production", 1, approval=str(issuer.token))

@@ -238,7 +238,7 @@ class AuditLog:
 
     @property
     def unadopted(self) -> bool:
-        """Whether the entries have no signature, and no entry adopts them yet."""
+        """True while the entries have no signature, and no entry adopts them."""
         return 0 < self._unsigned == len(self._known)
 
     def append(self, entry: AuditEntry) -> AuditEntry:

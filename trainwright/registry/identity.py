@@ -56,7 +56,7 @@ def verify_approval(approval: Approval, keys: Path, token: str, to: str, model_d
         with open_file(token) as stream:
             text = stream.read(MAX_TOKEN_BYTES).strip()
         claims = jwt.decode(text, certs=_public_keys(keys), clock_skew_in_seconds=_CLOCK_SKEW_S)  # type: ignore[no-untyped-call]
-    except (exceptions.GoogleAuthError, ValueError, TypeError, AttributeError) as error:
+    except (exceptions.GoogleAuthError, ValueError, TypeError, AttributeError, RecursionError) as error:
         # An error quotes the claims at most, never the signature.
         raise InputError(f"the approval is no valid token: {str(error)[:200]}", where=where) from None
     found = claims.get("aud")

@@ -14,7 +14,7 @@ from trainwright.registry.evidence import (
 )
 from trainwright.registry.identity import verify_approval
 from trainwright.registry.names import PRODUCTION
-from trainwright.registry.policy import Policy
+from trainwright.registry.policy import PromotionPolicy
 from trainwright.registry.signing import Keyring
 from trainwright.verdicts import Verdict
 
@@ -33,7 +33,7 @@ class PromotionInputs:
         approver: Who approves: proved by a token if the policy names approvers, else as typed.
     """
 
-    policy: Policy
+    policy: PromotionPolicy
     evidence: VersionEvidence
     there: str
     production: ProductionModel | None
@@ -44,7 +44,7 @@ class PromotionInputs:
 def read_inputs(
     client: "MlflowClient",
     registry: Registry,
-    policy: Policy,
+    policy: PromotionPolicy,
     request: PromotionRequest,
     version: str,
     there: str,

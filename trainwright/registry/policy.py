@@ -16,7 +16,7 @@ REQUESTED = "the request"
 
 
 class Approval(Section):
-    """Who may approve, and whose tokens prove it.
+    """Approvers, and the issuer of the tokens that prove who they are.
 
     The keys of the issuer are ``jwks.json`` beside the policy.
     """
@@ -35,7 +35,7 @@ class PolicyFile(Section):
 
 
 @dataclass(frozen=True)
-class Policy:
+class PromotionPolicy:
     """A promotion policy and its source.
 
     Attributes:
@@ -55,14 +55,14 @@ def protect(registry: Registry, folder: str) -> Registry:
     return registry.model_copy(update={"trust": folder}) if folder and Path(folder).is_dir() else registry
 
 
-def read_policy(registry: Registry, requested: Promotion) -> Policy:
+def read_policy(registry: Registry, requested: Promotion) -> PromotionPolicy:
     """Return the policy in ``registry.trust``, which replaces the requested one.
 
     Raises:
         InputError: The folder has no policy, or it is invalid.
     """
     if not registry.trust:
-        return Policy(requested)
+        return PromotionPolicy(requested)
     place = Path(registry.trust) / POLICY_FILE
     if not place.is_file():
         raise InputError(
@@ -73,4 +73,4 @@ def read_policy(registry: Registry, requested: Promotion) -> Policy:
     with naming_path(place):
         content = PolicyFile.parse(place.read_text(), str(place))
     promotion = content.models.get(registry.model, content.promotion)
-    return Policy(promotion, str(place), content.approval, place.with_name("jwks.json"))
+    return PromotionPolicy(promotion, str(place), content.approval, place.with_name("jwks.json"))

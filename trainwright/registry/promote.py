@@ -247,8 +247,9 @@ def _facts(case: PromotionCase) -> dict[str, str]:
         REQUEST: case.request.to_json(),
         POLICY: case.policy.to_json(),
     }
-    if case.inputs.policy.approval:
-        facts["approval"] = f"token by {case.inputs.policy.approval.issuer}"
+    if case.inputs.approver:
+        approval = case.inputs.policy.approval
+        facts["approval"] = f"token by {approval.issuer}" if approval else "typed in the request"
     if case.evidence.data_verdict.decision != "PASS":
         facts["data"] = f"{case.evidence.data_verdict.decision}, accepted"
     canary = case.policy.canary

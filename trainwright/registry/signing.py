@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -67,6 +67,9 @@ class Keyring:
     audit: str
     signing_key: str = ""
     trust: str = ""
+    _read: "dict[str, Mapping[str, Ed25519PublicKey]]" = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, registry: Registry) -> "Keyring":
@@ -100,7 +103,9 @@ class Keyring:
         """Raise ForgedError unless a key that is trusted for this kind signed exactly this body."""
         from cryptography.exceptions import InvalidSignature
 
-        key = self._trusted(kind).get(signed.key)
+        if kind not in self._read:
+            self._read[kind] = self._trusted(kind)
+        key = self._read[kind].get(signed.key)
         if key is None:
             raise ForgedError(
                 f"it is signed by key {signed.key[:12]!r}, which is not trusted",
