@@ -138,10 +138,13 @@ class Document:
         body = dict(data)
         version = body.pop("schema_version", None)
         if version != cls.SCHEMA_VERSION:
+            earlier = isinstance(version, int) and version < cls.SCHEMA_VERSION
             raise InputError(
                 f"{cls.__name__} has schema_version {version!r}; this library reads {cls.SCHEMA_VERSION}",
                 where=where,
-                hint="Upgrade the library in the environment of this step.",
+                hint="An earlier release wrote it: run the step that makes it again, without caching."
+                if earlier
+                else "Upgrade the library in the environment of this step.",
             )
         try:
             # In strict mode, pydantic reads a list as a tuple only from JSON text, not from Python data.

@@ -1,12 +1,12 @@
-"""Verdicts of gates, with the numbers they follow from: one form for validation, evaluation and promotion.
+"""Verdicts of gates, with the numbers they follow from: one form for all gates and the smoke test.
 
-Every rule carries what its outcome follows from, so that a reader can decide again and compare. Only the
-standard library is needed.
+A rule has its number, its limit and how the two are compared. Its outcome is computed from them and is in no
+document, so nobody can write an outcome that the numbers do not have. Only the standard library is needed.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from trainwright.documents import Document
@@ -17,6 +17,12 @@ DECISIONS = ("PASS", "HOLD", "FAIL", "INCONCLUSIVE")
 
 SEVERITY = ("PASS", "INCONCLUSIVE", "HOLD", "FAIL")
 """Decisions from best to worst: a verdict is the worst of its rules."""
+
+AT_LEAST = "at least"
+"""Of an exact number, without an interval: holds from the limit on."""
+
+AT_MOST = "at most"
+"""Of an exact number, without an interval: holds up to the limit."""
 
 ABOVE = "above"
 """Holds where the whole interval lies above the limit, is broken where none of it does."""
@@ -34,11 +40,17 @@ broken where it lies beyond."""
 RATIO = "ratio"
 """Of a ratio that noise only lowers: holds from the limit on, is broken where the interval is below it."""
 
-TESTS = ("", ABOVE, BELOW, UP_TO, SIZE, RATIO)
-"""How the outcome of a rule follows from its numbers; empty: ``passed`` says it all."""
+EXACT = (AT_LEAST, AT_MOST)
+"""The tests of exact numbers."""
+
+TESTS = (*EXACT, ABOVE, BELOW, UP_TO, SIZE, RATIO)
+"""How the outcome of a rule follows from its numbers."""
 
 SCHEMA_INFERRED = "SCHEMA_INFERRED"
 """Kind of the finding that nobody has reviewed the schema; it ends the name of its rule."""
+
+BASELINE = "baseline"
+"""Name of the rule that there is a baseline: the only one that a model's verdict may excuse."""
 
 _ENDS = 2
 
@@ -50,18 +62,17 @@ def worst(decisions: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One thing that was judged: its number, its limit, and whether it holds.
+    """One thing that was judged: its number, its limit, and how they are compared.
 
     Attributes:
         name: What is judged.
         value: The number.
         limit: What it is held against.
-        passed: Whether it holds.
-        detail: What else a reader needs to know.
-        decision: What the rule says, one of :data:`DECISIONS`; empty where ``passed`` is all that is known.
         test: One of :data:`TESTS`.
-        interval: Low and high end around the number; empty without a test.
-        broken: What the rule says where it is surely broken: FAIL or HOLD.
+        detail: What else a reader needs to know.
+        interval: Low and high end around the number; empty for an exact number.
+        broken: What the rule says where it is surely broken: FAIL or HOLD; PASS for a rule that is excused,
+            with the reason in ``detail``.
         unsure: What it says where the numbers cannot tell; PASS for a rule that is only to find harm.
         p_value: Chance of a number this far beyond the limit if the truth were at it, one-sided, adjusted for
             the other slices that the rule looks at (Holm).
@@ -72,10 +83,8 @@ class Rule:
     name: str
     value: float
     limit: float
-    passed: bool
+    test: str
     detail: str = ""
-    decision: str = ""
-    test: str = ""
     interval: tuple[float, ...] = ()
     broken: str = "FAIL"
     unsure: str = "INCONCLUSIVE"
@@ -85,16 +94,18 @@ class Rule:
 
     def __post_init__(self) -> None:
         """Reject a rule that no reader could decide again."""
-        named = {self.decision, self.broken, self.unsure} - {""}
-        if named - {*DECISIONS} or self.test not in TESTS or (self.test and len(self.interval) != _ENDS):
+        known = {self.broken, self.unsure} <= {*DECISIONS} and self.test in TESTS
+        if not known or len(self.interval) != (0 if self.test in EXACT else _ENDS):
             raise InternalError(f"rule {self.name!r} cannot be decided again: {self}")
 
     def outcome(self) -> str:
-        """Decide again, from the numbers alone."""
-        if not self.test:
-            return "PASS" if self.passed else self.decision or "HOLD"
-        low, high = self.interval
+        """Return the decision that follows from the numbers, one of :data:`DECISIONS`."""
+        # With the number itself, so that no interval beside it decides against it.
+        ends = (self.value, *self.interval)
+        low, high = min(ends), max(ends)
         holds, broken = {
+            AT_LEAST: (self.value >= self.limit, self.value < self.limit),
+            AT_MOST: (self.value <= self.limit, self.value > self.limit),
             ABOVE: (low > self.limit, high <= self.limit),
             BELOW: (high < self.limit, low >= self.limit),
             UP_TO: (high <= self.limit, low > self.limit),
@@ -104,6 +115,16 @@ class Rule:
         if holds:
             return "PASS"
         return self.broken if broken and self.p_value <= self.level else self.unsure
+
+    @property
+    def passed(self) -> bool:
+        """True if the outcome is PASS, because the rule holds or is excused."""
+        return self.outcome() == "PASS"
+
+    @property
+    def excused(self) -> bool:
+        """True if the rule passes although its number is surely beyond its limit."""
+        return self.passed and replace(self, broken="FAIL").outcome() == "FAIL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +163,9 @@ class Verdict(Document):
         baseline_version: Number of the registered version that was in production when this was decided;
             empty for none. Promotion compares it with the one that is there then.
     """
+
+    SCHEMA_VERSION: ClassVar[int] = 2
+    """1 had rules whose outcome was read from ``passed``: such a verdict is not read any more."""
 
     FILE: ClassVar[str] = "verdict.json"
     decision: str

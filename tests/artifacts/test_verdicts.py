@@ -11,7 +11,7 @@ from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, NotJudged, Rule, Ver
 
 
 def rule(test: str, value: float, low: float, high: float, limit: float, **more: Any) -> Rule:
-    kept: dict[str, Any] = {"name": "auc", "passed": False, "test": test, "interval": (low, high)} | more
+    kept: dict[str, Any] = {"name": "auc", "test": test, "interval": (low, high)} | more
     return Rule(value=value, limit=limit, **kept)
 
 
@@ -77,7 +77,7 @@ def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"test": "about"}, {"interval": ()}, {"decision": "MAYBE"}, {"broken": "NO"}]
+    "wrong", [{"test": "about"}, {"interval": ()}, {"broken": "MAYBE"}, {"broken": "NO"}]
 )
 def test_a_rule_that_no_reader_could_decide_again_is_our_bug(wrong: dict[str, Any]) -> None:
     with pytest.raises(InternalError, match="cannot be decided again"):

@@ -9,6 +9,7 @@ from trainwright.artifacts.model import Model, Trial
 from trainwright.artifacts.record import Record
 from trainwright.artifacts.snapshot import Listing, Snapshot
 from trainwright.documents import Document
+from trainwright.errors import InputError
 from trainwright.registry.audit import AuditEntry, RegistrationNote, verify_chain
 from trainwright.registry.register import Registration
 from trainwright.verdicts import Verdict
@@ -38,6 +39,15 @@ def test_document_of_an_earlier_version_keeps_its_digest_and_fields(name: str, t
 
 def test_audit_of_an_earlier_version_is_a_valid_chain() -> None:
     verify_chain([AuditEntry.read(DOCUMENTS / f"audit-{number}.json") for number in (1, 2)], "flight-delay")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Verdict, "model-verdict-1"), (Trial, "trial-1")])
+def test_evidence_whose_outcome_was_written_and_not_computed_is_rejected(
+    kind: type[Document], name: str
+) -> None:
+    with pytest.raises(InputError, match="has schema_version 1; this library reads 2") as caught:
+        kind.read(DOCUMENTS / f"{name}.json")
+    assert caught.value.hint.startswith("An earlier release wrote it: run the step that makes it again")
 
 
 @pytest.mark.parametrize("name", ["data-verdict", "model-verdict"])

@@ -128,7 +128,7 @@ def made_rulings(kind: str, decision: str, cuts: Sequence[Slicing], *, baseline:
         decision
     ]
     rule = Rule(
-        name=first, value=value, limit=limit, passed=decision == "PASS", decision=decision, test=ABOVE,
+        name=first, value=value, limit=limit, test=ABOVE,
         interval=(value - 0.01, value + 0.01), broken="HOLD" if decision == "HOLD" else "FAIL",
         needed=0 if decision == "PASS" else 81_000,
     )  # fmt: skip
@@ -138,8 +138,8 @@ def made_rulings(kind: str, decision: str, cuts: Sequence[Slicing], *, baseline:
         name = f"recall by {cut.name}"
         rules = tuple(
             Rule(
-                name=f"recall of {cut.name} {entry.name}", value=0.05 + 0.001 * index, limit=0.1, passed=True,
-                decision="PASS", test=SIZE, interval=(0.02, 0.09),
+                name=f"recall of {cut.name} {entry.name}", value=0.05 + 0.001 * index, limit=0.1,
+                test=SIZE, interval=(0.02, 0.09),
             )
             for index, entry in enumerate(cut.judged)
         )  # fmt: skip
@@ -151,7 +151,7 @@ def made_rulings(kind: str, decision: str, cuts: Sequence[Slicing], *, baseline:
         rulings.append(Ruling(name, "PASS", f"{name} 0.05 of 0.10", rules, small, scope="slice"))
     if baseline:
         gain = Rule(
-            name=f"{first} against production", value=0.014, limit=-0.005, passed=True, decision="PASS",
+            name=f"{first} against production", value=0.014, limit=-0.005,
             test=ABOVE, interval=(0.009, 0.019),
         )  # fmt: skip
         rulings.append(

@@ -6,13 +6,13 @@ from trainwright.artifacts import Record
 from trainwright.errors import InputError
 from trainwright.hold.hold import explain
 from trainwright.tracking import Stopwatch
-from trainwright.verdicts import NotJudged, Rule, Verdict
+from trainwright.verdicts import AT_LEAST, AT_MOST, NotJudged, Rule, Verdict
 
 
 def verdict(folder: Path, decision: str, **more: object) -> Path:
     rules = (
-        Rule(name="auc", value=0.711, limit=0.9, passed=False, decision="FAIL", detail="[0.702, 0.719]"),
-        Rule(name="recall gap", value=0.1, limit=0.4, passed=True),
+        Rule(name="auc", value=0.711, limit=0.9, test=AT_LEAST, detail="[0.702, 0.719]"),
+        Rule(name="recall gap", value=0.1, limit=0.4, test=AT_MOST),
     )
     folder.mkdir()
     made = Verdict(decision=decision, rules=rules, judged={"predictions": "a" * 64}, **more)  # type: ignore[arg-type]

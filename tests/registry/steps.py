@@ -5,12 +5,20 @@ from typing import Any
 
 from trainwright.artifacts import Environment, Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file, digest_text
-from trainwright.verdicts import NotJudged, Rule, Verdict
+from trainwright.verdicts import AT_LEAST, NotJudged, Rule, Verdict
 
 SOURCE, DATA, TRAINING_SET, PREDICTIONS = (digest_text(name) for name in ("source", "data", "set", "scores"))
 LOCKS = {
     step: digest_text(f"lock of {step}")
     for step in ("ingest", "join", "train", "validate", "evaluate", "smoke_test")
+}
+
+MEASURED = {
+    "scores": 1.0,
+    "scores that are no numbers": 0.0,
+    "scores that differ at a second call": 0.0,
+    "rows or outputs beside the signature": 0.0,
+    "scores outside 0 to 1": 0.0,
 }
 
 
@@ -70,6 +78,7 @@ class Run:
                 *({"name": name, "type": kind, "kind": "number"} for name, kind in self.inputs),
                 {"name": "time", "type": "timestamp[us, tz=UTC]", "kind": "time"},
             ],
+            "target": {"name": "late", "kind": "binary", "classes": 2},
             "outputs": [{"name": "score", "type": "double", "meaning": "probability of late = 1"}],
         }
         (folder / "signature.json").write_text(json.dumps(signature))
@@ -102,7 +111,8 @@ class Run:
     def write_verdict(self, name: str, decision: str, judged: dict[str, str]) -> Verdict:
         folder = self.root / name
         folder.mkdir(exist_ok=True)
-        rules = (Rule(name="min_auc", value=0.71, limit=0.6, passed=decision == "PASS", decision=decision),)
+        value, broken = (0.71, "FAIL") if decision == "PASS" else (0.51, decision)
+        rules = (Rule(name="min_auc", value=value, limit=0.6, test=AT_LEAST, broken=broken),)
         verdict = Verdict(
             decision=decision,
             rules=rules,
@@ -118,15 +128,19 @@ class Run:
     def write_trial(self, *, passed: bool = True) -> Trial:
         folder = self.root / "trial"
         folder.mkdir(exist_ok=True)
-        made = record("smoke_test", {"model": self.model.digest}, {}, self.trained)
         trial = Trial(
             model=self.model.digest,
             input_example=digest_file(self.root / "model" / "input_example.json"),
-            passed=passed,
             said="5 rows scored" if passed else "killed by signal 11",
             scores="ab" * 32 if passed else "",
-            environment=made.environment,
+            measured=MEASURED if passed else {},
+            environment=self.trained.environment,
         )
-        trial.write(folder)
-        made.write(folder)
+        return self.tried(trial)
+
+    def tried(self, trial: Trial) -> Trial:
+        """Write a trial with the record of the step that made it."""
+        inputs = {"model": self.model.digest}
+        record("smoke_test", inputs, {"trial": trial.digest}, self.trained).write(self.root / "trial")
+        trial.write(self.root / "trial")
         return trial

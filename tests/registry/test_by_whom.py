@@ -15,7 +15,7 @@ from trainwright.registry.audit import BrokenAuditError, registration_key
 from trainwright.registry.names import HEAD, KEY
 from trainwright.registry.register import Registration, register
 from trainwright.registry.rollback import restore
-from trainwright.verdicts import Rule, Verdict
+from trainwright.verdicts import AT_LEAST, Rule, Verdict
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated", "ignore:unclosed database"
@@ -107,7 +107,7 @@ def test_data_that_was_held_goes_on_only_by_a_persons_word_about_that_verdict(
         assert shelf.ask("production", version, data_verdict=given).decision == "HOLD"
     found = {rule.name: rule for rule in Verdict.read(shelf.folder / f"out-production-{version}").rules}
     assert found["data verdict"].detail.startswith(
-        "HOLD; min_auc 0.71 (limit 0.6); to promote it all the same"
+        "HOLD; min_auc 0.51 (limit 0.6); to promote it all the same"
     )
     assert verdict.digest in found["data verdict"].detail
     assert shelf.aliases() == {}
@@ -133,7 +133,7 @@ def test_a_baseline_that_was_not_the_version_in_production_is_no_comparison(
 def test_a_number_in_a_verdict_that_is_none_is_bad_input(tmp_path: Path) -> None:
     verdict = Verdict(
         decision="PASS",
-        rules=(Rule(name="AUC", value=0.7, limit=0.6, passed=True, decision="PASS"),),
+        rules=(Rule(name="AUC", value=0.7, limit=0.6, test=AT_LEAST),),
         judged={},
     )
     place = verdict.write(tmp_path / "verdict.json")

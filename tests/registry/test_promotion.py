@@ -21,7 +21,7 @@ from trainwright.registry.audit import BrokenAuditError, RegistrationNote
 from trainwright.registry.promote import PromotionResult
 from trainwright.registry.register import register
 from trainwright.registry.signing import NOTE, Keyring, Signed
-from trainwright.verdicts import Rule, Verdict
+from trainwright.verdicts import AT_MOST, Rule, Verdict
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated", "ignore:unclosed database"
@@ -40,7 +40,7 @@ def canary_verdict(shelf: Shelf, version: int, **more: Any) -> str:
     model = shelf.evidence(version).model_digest
     given = {
         "decision": "PASS",
-        "rules": (Rule(name="error_rate", value=0.004, limit=0.01, passed=True, decision="PASS"),),
+        "rules": (Rule(name="error_rate", value=0.004, limit=0.01, test=AT_MOST),),
         "judged": {"model": model},
     }
     verdict = Verdict(**(given | more))
@@ -87,7 +87,7 @@ def test_production_waits_for_the_soak_the_canarys_verdict_and_another_person(sh
     waiting = {name for name, rule in found.items() if rule.outcome() == "HOLD"}
     assert waiting == {"canary verdict", "seconds as a canary", "approved by another person"}
     assert 0 <= found["seconds as a canary"].value < 3600
-    failed = (Rule(name="error_rate", value=0.02, limit=0.01, passed=False, decision="FAIL"),)
+    failed = (Rule(name="error_rate", value=0.02, limit=0.01, test=AT_MOST),)
     proof = canary_verdict(shelf, 1, decision="FAIL", rules=failed)
     assert shelf.ask("production", 1, LONG, approver="carl", canary_verdict=proof).decision == "FAIL"
     assert shelf.aliases() == {"canary": "1"}
@@ -108,7 +108,7 @@ def test_a_canarys_verdict_about_another_model_or_against_its_own_numbers_is_ref
     for more, said in (
         ({"judged": {"model": "f" * 64}}, "is about model ffffffffffff"),
         (
-            {"decision": "PASS", "rules": (Rule(name="x", value=2, limit=1, passed=False),)},
+            {"decision": "PASS", "rules": (Rule(name="x", value=2, limit=1, test=AT_MOST, broken="HOLD"),)},
             "its numbers say HOLD",
         ),
     ):
@@ -258,7 +258,7 @@ def test_a_canarys_verdict_speaks_of_every_guard_at_its_limit(shelf: Shelf) -> N
     shelf.ask("canary", 1, LONG)
     kept = shelf.evidence(1).verdict
     offline = kept.write(shelf.folder / "offline")
-    loose = (Rule(name="error_rate", value=0.04, limit=0.1, passed=True, decision="PASS"),)
+    loose = (Rule(name="error_rate", value=0.04, limit=0.1, test=AT_MOST),)
     for proof in (str(offline), canary_verdict(shelf, 1, rules=loose)):
         assert shelf.ask("production", 1, LONG, approver="carl", canary_verdict=proof).decision == "HOLD"
         said = rules(shelf, "production", 1)["canary verdict"].detail

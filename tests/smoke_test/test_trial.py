@@ -18,8 +18,9 @@ from trainwright import serving
 from trainwright.artifacts import Model, ModelFile, Record, Trial
 from trainwright.documents import digest_file
 from trainwright.errors import InputError, ModelRefused
-from trainwright.smoke_test.__main__ import _check_scores
+from trainwright.smoke_test.__main__ import measure, measure_table
 from trainwright.smoke_test.trial import try_model
+from trainwright.tracking import environment
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +41,15 @@ def test_a_model_that_answers_as_it_says_passes_and_its_scores_are_those_of_this
 ) -> None:
     made = try_model(model, digest(model), tmp_path / "trial", tmp_path / "summary.md")
     assert Trial.read(tmp_path / "trial") == made
-    assert (made.passed, made.model, made.environment.name) == (True, digest(model), "torch")
+    assert (made.problems("multiclass"), made.model, made.environment.name) == ((), digest(model), "torch")
+    assert (made.measured["scores"], made.measured["error of a sum of probabilities"] < 1e-6) == (15, True)
     example = json.loads((model / "input_example.json").read_text())
     columns = {name: [row[at] for row in example["data"]] for at, name in enumerate(example["columns"])}
     scores = serving.load(model).predict(columns)
     assert scores.shape == (len(example["data"]), 3)
     assert made.scores == hashlib.sha256(np.ascontiguousarray(scores).tobytes()).hexdigest()
     record = Record.read(tmp_path / "trial")
+    assert record.outputs["trial"] == made.digest
     assert record.headline.startswith("loaded in a clean process: 5 rows scored")
     assert "answered" in (tmp_path / "summary.md").read_text()
 
@@ -70,7 +73,7 @@ def test_a_program_that_cannot_be_read_is_refused_and_the_trial_says_why(model: 
     with pytest.raises(ModelRefused, match="cannot be served as it was written: this is no exported program"):
         try_model(folder, digest(folder), tmp_path / "trial", tmp_path / "summary.md")
     trial = Trial.read(tmp_path / "trial")
-    assert (trial.passed, trial.scores) == (False, "")
+    assert (trial.problems("multiclass"), trial.scores, trial.measured) == ((trial.said,), "", {})
     assert trial.said.startswith("this is no exported program")
     assert "did not answer as it says" in (tmp_path / "summary.md").read_text()
 
@@ -128,14 +131,14 @@ def test_another_shape_than_the_signature_says_is_refused(model: Path, tmp_path:
     signature = json.loads((model / "signature.json").read_text())
     signature["outputs"] = signature["outputs"][:1]
     folder = damaged(model, tmp_path, "signature.json", json.dumps(signature).encode())
-    with pytest.raises(ModelRefused, match=r"answered with shape \(5, 3\), its signature says \(5,\)"):
+    with pytest.raises(ModelRefused, match="rows or outputs beside the signature: 10"):
         try_model(folder, digest(folder), tmp_path / "trial", tmp_path / "summary.md")
 
 
 def test_no_answer_in_time_is_no_pass(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match=r"no answer within 0\.05 s"):
         try_model(model, digest(model), tmp_path / "trial", tmp_path / "summary.md", timeout_s=0.05)
-    assert not Trial.read(tmp_path / "trial").passed
+    assert Trial.read(tmp_path / "trial").problems("multiclass") == ("no answer within 0.05 s",)
 
 
 def test_another_model_or_one_without_an_example_is_not_tried(model: Path, tmp_path: Path) -> None:
@@ -147,6 +150,29 @@ def test_another_model_or_one_without_an_example_is_not_tried(model: Path, tmp_p
         try_model(bare, digest(bare), tmp_path / "trial", tmp_path / "summary.md")
 
 
-def test_a_model_that_gives_no_scores_at_all_has_not_answered() -> None:
-    with pytest.raises(InputError, match="gave no scores"):
-        _check_scores(np.empty(0), np.empty(0))
+@pytest.mark.parametrize(
+    ("scores", "again", "kind", "said"),
+    [
+        ([], [], "binary", "scores: 0"),
+        ([0.5, np.nan], [0.5, np.nan], "binary", "no numbers: 1"),
+        ([0.5, 0.2], [0.5, 0.3], "binary", "differ at a second call: 1"),
+        ([0.5, 1.5], [0.5, 1.5], "binary", "outside 0 to 1: 1"),
+        ([0.5, np.inf], [0.5, np.inf], "regression", "no numbers: 1"),
+        ([[0.5, 0.4], [0.5, 0.5]], [[0.5, 0.4], [0.5, 0.5]], "multiclass", "sum of probabilities: 0.1"),
+        ([[0.5, 0.5]], [[0.5, 0.5]], "multiclass", "beside the signature: 2"),
+        ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], "binary", "beside the signature: 1"),
+    ],
+)
+def test_answer_that_is_not_what_the_signature_says_has_a_number_out_of_bounds(
+    scores: list[float], again: list[float], kind: str, said: str
+) -> None:
+    """Two rows were asked about."""
+    answer, second = np.array(scores), np.array(again)
+    outputs = [{}] * (2 if kind == "multiclass" else 1)
+    measured = measure(answer, second) | measure_table(
+        answer, 2, {"outputs": outputs, "target": {"kind": kind}}
+    )
+    trial = Trial(
+        model="m", input_example="x", said="2 rows", scores="s", measured=measured, environment=environment()
+    )
+    assert said in "; ".join(trial.problems(kind))

@@ -62,6 +62,14 @@ def test_the_same_snapshot_gives_the_same_verdict_and_the_same_page(
     assert one.page == other.page
 
 
+def test_split_without_rows_fails_by_its_own_rule(judge: Judge, clean: dict[str, pa.Table]) -> None:
+    for name in ("train", "evaluate"):
+        judged = judge(clean | {name: clean[name].slice(0, 0)})
+        assert judged.verdict.decision == "FAIL"
+        found = {rule.name: (rule.value, rule.limit, rule.passed) for rule in judged.verdict.rules}
+        assert found[f"rows/{name}"] == (0, 1, False)
+
+
 def test_a_column_that_moved_holds_the_snapshot_with_its_number_beside_the_limit(
     judge: Judge, clean: dict[str, pa.Table], rows: Table
 ) -> None:

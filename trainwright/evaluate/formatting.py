@@ -50,7 +50,7 @@ def rule_cells(rule: Rule, kind: str) -> list[object]:
 
 def limit(rule: Rule | None, kind: str) -> str:
     """Write the limit of a rule with the side on which it holds; ``-`` where there is none."""
-    if rule is None or not rule.test:
+    if rule is None or not rule.interval:
         return NONE
     text = f"{rule.limit:{'+' if kind in AGAINST_BASELINE and rule.limit else ''}.6g}"
     return f"{_SIGNS[rule.test]} {text}"

@@ -133,7 +133,7 @@ def _rule_line(ruling: Ruling, rule: Rule, about: list[str]) -> list[object]:
         about = [*about, "open, and reported only"]
     # Decision and interval have columns of their own.
     details = rule.detail.split("; ") if rule.detail else []
-    about = [*about, *(part for part in details if part != rule.decision and " interval " not in part)]
+    about = [*about, *(part for part in details if part != decision and " interval " not in part)]
     needed = formatting.count(0 if decision == "PASS" else rule.needed)
     return [*formatting.rule_cells(rule, ruling.kind), decision, needed, "; ".join(about)]
 

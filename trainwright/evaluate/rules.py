@@ -19,7 +19,19 @@ from trainwright.experiment.evaluation import (
 )
 from trainwright.experiment.evaluation import Fairness as Limits
 from trainwright.significance import Estimate, beyond, holm, rows_needed
-from trainwright.verdicts import ABOVE, BELOW, RATIO, SEVERITY, SIZE, UP_TO, NotJudged, Rule, worst
+from trainwright.verdicts import (
+    ABOVE,
+    AT_LEAST,
+    BASELINE,
+    BELOW,
+    RATIO,
+    SEVERITY,
+    SIZE,
+    UP_TO,
+    NotJudged,
+    Rule,
+    worst,
+)
 
 RULES_SECTION = "evaluation.rules"
 
@@ -129,7 +141,6 @@ def judge_estimate(
         name=name,
         value=found.value,
         limit=terms.limit,
-        passed=False,
         test=terms.test,
         interval=(found.low, found.high),
         broken=terms.broken,
@@ -142,8 +153,6 @@ def judge_estimate(
     text = f"{decision}; {terms.confidence:.0%} interval {found.low:.4f} to {found.high:.4f}"
     rule = replace(
         drawn,
-        decision=decision,
-        passed=decision == "PASS",
         detail=f"{text}; {detail}" if detail else text,
         needed=left[0].needed if left else 0,
     )
@@ -189,7 +198,7 @@ def rule_on(
 ) -> Ruling:
     """Judge one number over all rows; ``ends`` names the groups at both ends of a disparity."""
     rule, left = judge_estimate(name, found, rows, terms, detail=ends)
-    return Ruling(name, rule.decision, fact_line(name, rule, ends), (rule,), left, kind)
+    return Ruling(name, rule.outcome(), fact_line(name, rule, ends), (rule,), left, kind)
 
 
 def not_judged_ruling(
@@ -241,9 +250,9 @@ def constant_ruling(findings: Findings, broken: str) -> Ruling:
     model, constant = f"{found.model:,.{digits}f}", f"{found.constant:,.{digits}f}"
     detail = f"{title} {model}, of {CONSTANT_NAMES[findings.kind]} {constant}"
     rule, left = judge_estimate(CONSTANT_GAIN, found.gain, findings.sample.rows, terms, detail=detail)
-    said = {"PASS": "below", broken: "not below"}.get(rule.decision, "not clearly below")
+    said = {"PASS": "below", broken: "not below"}.get(rule.outcome(), "not clearly below")
     fact = f"{title} {model} {said} {constant} of a constant prediction"
-    return Ruling(CONSTANT_GAIN, rule.decision, fact, (rule,), left, "constant")
+    return Ruling(CONSTANT_GAIN, rule.outcome(), fact, (rule,), left, "constant")
 
 
 def constant_warning(findings: Findings) -> tuple[str, ...]:
@@ -279,10 +288,9 @@ def _without_baseline(findings: Findings, rules: Sequence[ModelRule], limits: Li
     names += [f"worsening of {name.replace('_', ' ')}" for name in (limits.worsening if limits else ())]
     if policy == "bootstrap":
         text = "no baseline: the first model, as missing_baseline says"
-    passed = decision == "PASS"
-    rule = Rule(name="baseline", value=0.0, limit=1.0, passed=passed, detail=text, decision=decision)
+    rule = Rule(name=BASELINE, value=0.0, limit=1.0, test=AT_LEAST, detail=text, broken=decision)
     left = tuple(NotJudged(name=name, reason="there is no baseline") for name in names)
-    return Ruling("baseline", decision, text, (rule,), left, "baseline")
+    return Ruling(BASELINE, decision, text, (rule,), left, "baseline")
 
 
 def _terms(findings: Findings, rule: ModelRule) -> RuleTerms:
@@ -380,11 +388,11 @@ def _judge_slices(
     left += [NotJudged(name=place, reason=why, decision=small) for place, why in reasons.items() if why]
     rules = sorted((rule for rule, _ in judged), key=_gravest)
     decision = worst(
-        [*(rule.decision for rule in rules), *(entry.decision for entry in left if entry.decision)]
+        [*(rule.outcome() for rule in rules), *(entry.decision for entry in left if entry.decision)]
     )
     fact = f"{name}: no slice is judged"
     if rules:
-        alike = sum(rule.decision == rules[0].decision for rule in rules)
+        alike = sum(rule.outcome() == rules[0].outcome() for rule in rules)
         several = decision != "PASS" and alike > 1
         of = f"{alike} such slices" if several else f"{len(rules)} slices"
         fact = f"{fact_line(rules[0].name, rules[0])}, the worst of {of}"
@@ -393,7 +401,7 @@ def _judge_slices(
 
 def _gravest(rule: Rule) -> tuple[int, float, str]:
     towards = rule.value - rule.limit if rule.test in (ABOVE, RATIO) else rule.limit - rule.value
-    return -SEVERITY.index(rule.decision), towards, rule.name
+    return -SEVERITY.index(rule.outcome()), towards, rule.name
 
 
 def _short_limits(findings: Findings) -> Iterator[Ruling]:

@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trainwright.artifacts import Model, ModelFile, Record, Trial
-from trainwright.documents import digest_file
+from trainwright.artifacts.model import target_kind
+from trainwright.documents import digest_file, read_json
 from trainwright.errors import DataRefused, InputError, ModelRefused
 from trainwright.experiment import Override
 from trainwright.experiment.registry import MAX_OVERRIDE_DAYS
-from trainwright.lineage import ancestors, outputs_named
+from trainwright.lineage import ancestors
 from trainwright.registry.audit import registration_key
+from trainwright.registry.provenance import Evidence
 from trainwright.verdicts import SCHEMA_INFERRED, Verdict
 
 
@@ -21,6 +23,7 @@ class Candidate:
 
     Attributes:
         folder: The model's folder; its files match the manifest.
+        data_version: Digest of the snapshot that ``ingest`` made.
         data_verdict: PASS or HOLD.
         model_verdict: PASS, or overridden.
         override: Override of the model's verdict; None for a PASS.
@@ -29,16 +32,12 @@ class Candidate:
 
     folder: Path
     model: Model
+    data_version: str
     data_verdict: Verdict
     model_verdict: Verdict
     trial: Trial
     override: Override | None
     records: Sequence[Record]
-
-    @property
-    def data_version(self) -> str:
-        """Digest of the snapshot that ``ingest`` made; of the training data if no record names one."""
-        return next(iter(outputs_named(self.records, "data")), self.model.training_data)
 
     @property
     def source_version(self) -> str:
@@ -58,48 +57,44 @@ def check_candidate(
     trial: Path,
     override: Override | None = None,
 ) -> Candidate:
-    """Check the folders of a model, its two verdicts and its trial.
+    """Check the folders of a model, its two verdicts and its trial: every file, record, digest and decision.
 
     Raises:
-        InputError: A file is missing or changed, or a verdict is about another model or data, or does not
-            follow from its numbers.
+        InputError: A file or record is missing or changed, or a verdict is about another model or data, or
+            does not follow from its numbers.
         DataRefused: The data's verdict is FAIL, or nobody reviewed the schema.
         ModelRefused: The model's verdict is not PASS and not overridden, or the trial failed.
     """
     model = _read_model(folder, model_version)
-    about_data, about_model = _read_verdict(data_verdict), _read_verdict(model_verdict)
-    own = _records(folder)
-    _require_about_model(about_model, model, [*own, *_records(model_verdict)], model_verdict)
-    _require_about_data(about_data, own, data_verdict)
+    signature, example = (
+        _read_file(folder, model, name) for name in ("signature.json", "input_example.json")
+    )
+    records = [Record.read(place) for place in (folder, data_verdict, model_verdict, trial)]
+    evidence = Evidence(
+        model=model,
+        data_verdict=Verdict.read(data_verdict),
+        model_verdict=Verdict.read(model_verdict),
+        trial=Trial.read(trial),
+        target=target_kind(read_json(signature)),
+        records=records,
+        where=str(folder.parent),
+    )
+    data = evidence.check()
+    if digest_file(example) != evidence.trial.input_example:
+        raise InputError(
+            f"the trial scored another input example than that of model {model.digest[:12]}",
+            where=str(trial),
+            hint="Run smoke_test on this model.",
+        )
+    about_data, about_model = evidence.data_verdict, evidence.model_verdict
     if about_data.decision == "FAIL":
         raise DataRefused(f"the data verdict is FAIL: {_failed_rules(about_data)}", where=str(data_verdict))
     _require_reviewed_schema(about_data, data_verdict)
+    used = None
     if about_model.decision != "PASS":
-        _require_overridden(about_model, override, model_verdict)
-    tried = _read_trial(trial, folder, model)
-    records = ancestors([*own, *_records(data_verdict), *_records(model_verdict), *_records(trial)])
-    used = None if about_model.decision == "PASS" else override
-    return Candidate(folder, model, about_data, about_model, tried, used, records)
-
-
-def _read_verdict(place: Path) -> Verdict:
-    """Read a verdict and recompute its decision."""
-    verdict = Verdict.read(place)
-    if verdict.decision != verdict.recomputed():
-        raise InputError(
-            f"the verdict says {verdict.decision}, but its numbers say {verdict.recomputed()}",
-            where=str(place),
-            hint="It was changed by hand, or written by another release: run the step that judges again.",
-        )
-    if (place / Record.FILE).exists():
-        written = Record.read(place).outputs.get("verdict", verdict.digest)
-        if written != verdict.digest:
-            raise InputError(
-                f"the verdict has digest {verdict.digest[:12]}, the step that judged wrote {written[:12]}",
-                where=str(place),
-                hint="It was changed by hand: run the step that judges again.",
-            )
-    return verdict
+        used = _require_overridden(about_model, override, model_verdict)
+    lineage = ancestors([*ancestors(records[:1]), *records])
+    return Candidate(folder, model, data, about_data, about_model, evidence.trial, used, lineage)
 
 
 def _require_reviewed_schema(verdict: Verdict, where: Path) -> None:
@@ -115,8 +110,8 @@ def _require_reviewed_schema(verdict: Verdict, where: Path) -> None:
         )
 
 
-def _require_overridden(verdict: Verdict, override: Override | None, where: Path) -> None:
-    """Require an unexpired override of this verdict."""
+def _require_overridden(verdict: Verdict, override: Override | None, where: Path) -> Override:
+    """Return the override if it is of this verdict and has not ended."""
     decision = f"the model verdict is {verdict.decision}, not PASS: {_failed_rules(verdict)}"
     if override is None:
         raise ModelRefused(
@@ -141,21 +136,7 @@ def _require_overridden(verdict: Verdict, override: Override | None, where: Path
             f"{decision}. The override by {override.approver} ended at {override.expires.isoformat()}",
             where="registry.override",
         )
-
-
-def _read_trial(place: Path, folder: Path, model: Model) -> Trial:
-    trial = Trial.read(place)
-    example = folder / "input_example.json"
-    other = example.is_file() and digest_file(example) != trial.input_example
-    if trial.model != model.digest or other:
-        raise InputError(
-            f"the trial is about model {trial.model[:12]} or another input example, not {model.digest[:12]}",
-            where=str(place),
-            hint="Run smoke_test on this model.",
-        )
-    if not trial.passed:
-        raise ModelRefused(f"the model was tried and did not answer: {trial.said}", where=str(place))
-    return trial
+    return override
 
 
 def _read_model(folder: Path, model_version: str) -> Model:
@@ -175,60 +156,23 @@ def _read_model(folder: Path, model_version: str) -> Model:
     return model
 
 
+def _read_file(folder: Path, model: Model, name: str) -> Path:
+    """Return a file of the model that its manifest has, and that was compared with it."""
+    if name not in [entry.path for entry in model.files]:
+        raise InputError(
+            f"the model has no {name}, and is not registered without",
+            where=str(folder),
+            hint="Train it with the train component, or write the file and name it in model.json.",
+        )
+    return folder / name
+
+
 def _matches(folder: Path, entry: ModelFile) -> bool:
     path = folder / entry.path
     inside = path.resolve().is_relative_to(folder.resolve())
     return (
         inside and path.is_file() and path.stat().st_size == entry.size and digest_file(path) == entry.sha256
     )
-
-
-def _records(folder: Path) -> list[Record]:
-    return ancestors([Record.read(folder)]) if (folder / Record.FILE).exists() else []
-
-
-def _require_about_model(verdict: Verdict, model: Model, known: Sequence[Record], where: Path) -> None:
-    """Require a record of `train` or `score` that shows that the evaluated predictions are this model's.
-
-    The predictions' manifest names their model, but outside their digest; a record names the digest itself.
-    """
-    rows = verdict.judged.get("predictions.training_set")
-    if rows not in (None, model.training_data):
-        raise InputError(
-            f"the model was judged on rows of data {rows[:12]}, it was made from {model.training_data[:12]}",
-            where=str(where),
-            hint="Register the model with the verdict on its own predictions.",
-        )
-    named = verdict.judged.get("predictions.model", model.digest)
-    if named != model.digest:
-        raise InputError(
-            f"the model verdict is about model {named[:12]}, not about {model.digest[:12]}",
-            where=str(where),
-        )
-    judged = verdict.judged.get("predictions", "")
-    made = [
-        record.outputs.get("predictions")
-        for record in known
-        if model.digest in (record.outputs.get("model"), record.inputs.get("model"))
-    ]
-    if judged not in made:
-        raise InputError(
-            f"nothing shows that the predictions that were judged ({judged[:12] or 'none named'}) "
-            f"are those of model {model.digest[:12]}",
-            where=str(where),
-            hint="Register the model with the verdict of the evaluate step that read its own predictions.",
-        )
-
-
-def _require_about_data(verdict: Verdict, own: Sequence[Record], where: Path) -> None:
-    """Require that the validated data is what the model came from, where records name it."""
-    made, judged = outputs_named(own, "data"), verdict.judged.get("data", "")
-    if made and judged not in made:
-        raise InputError(
-            f"the data verdict is about data {judged[:12] or '(none named)'}, "
-            f"but the model came from {', '.join(digest[:12] for digest in made)}",
-            where=str(where),
-        )
 
 
 def _failed_rules(verdict: Verdict) -> str:

@@ -6,12 +6,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from trainwright.artifacts import Model, Record, Trial
+from trainwright.artifacts.model import target_kind
 from trainwright.errors import InputError
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors
 from trainwright.redaction import redacted
 from trainwright.registry.audit import RegistrationNote, read_note, registration_key
 from trainwright.registry.names import KEY, STAGE
+from trainwright.registry.provenance import Evidence, require_recomputed
 from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import MODEL_DIGEST_TAG, find_versions, read_document, version_of
 from trainwright.storage import read_bytes
@@ -33,10 +35,11 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """Inputs and outputs of a model."""
+    """Inputs and outputs of a model, and the kind of its target."""
 
     inputs: frozenset[Column]
     outputs: frozenset[Column]
+    target: str
 
 
 @dataclass(frozen=True)
@@ -104,21 +107,32 @@ def read_evidence(
             hint="It was made by hand: register its model with the register component.",
         )
     model = _model(client, entry, verdict)
-    trial = Trial.from_json(read_document(client, run, _TRIAL), _TRIAL)
-    note = _require_note(audit, name, entry, (model, verdict.digest, data_verdict.digest, trial.digest), keys)
+    trial = Trial.from_json(read_document(client, run, _TRIAL), f"run {run}, {_TRIAL}")
+    digests = (model.digest, verdict.digest, data_verdict.digest, trial.digest)
+    note = _require_note(audit, name, entry, digests, keys)
+    signature, records = _signature(client, run, model), _records(client, run)
+    Evidence(
+        model=model,
+        data_verdict=data_verdict,
+        model_verdict=verdict,
+        trial=trial,
+        target=signature.target,
+        records=ancestors(records),
+        where=f"run {run}, {EVIDENCE}",
+    ).check()
     return VersionEvidence(
         version=version,
         stage=tags.get(STAGE, ""),
         first=str(find_versions(client, name, note.key)[0].version) == version,
-        model_digest=model,
+        model_digest=model.digest,
         author=note.author,
         verdict=verdict,
         data_verdict=data_verdict,
         note=note.digest,
         override=Override.parse(note.override, "override") if note.override else None,
         trial=trial,
-        signature=_signature(client, entry),
-        records=_records(client, run),
+        signature=signature,
+        records=records,
     )
 
 
@@ -154,10 +168,11 @@ def _require_note(
     return note
 
 
-def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> str:
-    """Return the digest of the run's model manifest; tag and verdict must name the same."""
+def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> Model:
+    """Return the manifest of the run's model; tag and verdict must name it."""
     run, path = str(entry.run_id), f"model/{Model.FILE}"
-    found = Model.from_json(read_document(client, run, path), path).digest
+    model = Model.from_json(read_document(client, run, path), path)
+    found = model.digest
     digest = entry.tags.get(MODEL_DIGEST_TAG, "")
     about = verdict.judged.get("predictions.model", digest)
     if {found, about} != {digest}:
@@ -167,7 +182,7 @@ def _model(client: "MlflowClient", entry: "ModelVersion", verdict: Verdict) -> s
             where=f"run {run}, {path}",
             hint="It was changed in MLflow: restore it, or evaluate and register again.",
         )
-    return found
+    return model
 
 
 def read_production_model(client: "MlflowClient", name: str, version: str) -> ProductionModel:
@@ -175,30 +190,23 @@ def read_production_model(client: "MlflowClient", name: str, version: str) -> Pr
     entry = version_of(client, name, version)
     path = f"model/{Model.FILE}"
     model = Model.from_json(read_document(client, str(entry.run_id), path), path)
-    return ProductionModel(_signature(client, entry), model.digest)
+    return ProductionModel(_signature(client, str(entry.run_id), model), model.digest)
 
 
-def _signature(client: "MlflowClient", entry: "ModelVersion") -> ModelSignature:
-    document = read_document(client, str(entry.run_id), "model/signature.json")
+def _signature(client: "MlflowClient", run: str, model: Model) -> ModelSignature:
+    digests = {entry.path: entry.sha256 for entry in model.files}
+    sha256 = digests.get("signature.json", "none, its manifest does not name it")
+    document = read_document(client, run, "model/signature.json", sha256)
     inputs, outputs = (
         frozenset((str(column["name"]), str(column["type"])) for column in document[side])
         for side in ("inputs", "outputs")
     )
-    return ModelSignature(inputs, outputs)
+    return ModelSignature(inputs, outputs, target_kind(document))
 
 
 def _verdict(client: "MlflowClient", run: str, about: str) -> Verdict:
     path = f"{EVIDENCE}/{about}/{Verdict.FILE}"
-    verdict = Verdict.from_json(read_document(client, run, path), path)
-    return _require_recomputed(verdict, f"the {about} verdict", f"run {run}, {path}")
-
-
-def _require_recomputed(verdict: Verdict, name: str, where: str) -> Verdict:
-    if verdict.decision != verdict.recomputed():
-        raise InputError(
-            f"{name} says {verdict.decision}, its numbers say {verdict.recomputed()}", where=where
-        )
-    return verdict
+    return Verdict.from_json(read_document(client, run, path), f"run {run}, {path}")
 
 
 def _records(client: "MlflowClient", run: str) -> tuple[Record, ...]:
@@ -228,4 +236,5 @@ def read_canary_verdict(uri: str, model_digest: str) -> Verdict:
             where=place,
             hint="Its field judged names the digest of the model as `model`.",
         )
-    return _require_recomputed(verdict, "the canary's verdict", place)
+    require_recomputed(verdict, "the canary's verdict", place)
+    return verdict

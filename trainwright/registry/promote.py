@@ -26,7 +26,7 @@ from trainwright.registry.versions import alias_of
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.server import persist
-from trainwright.verdicts import NotJudged, Rule, Verdict, worst
+from trainwright.verdicts import AT_LEAST, NotJudged, Rule, Verdict, worst
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def _decide(case: PromotionCase, outcome: _Outcome) -> AuditEntry | None:
     if last and last.intent.version == version and last.intent.target == request.to:
         outcome.event, outcome.done_before = last, True
         detail = f"version {version} is {request.to} since entry {last.commit.seq}"
-        done = Rule(name="done before", value=1.0, limit=1.0, passed=True, detail=detail, decision="PASS")
+        done = Rule(name="done before", value=1.0, limit=1.0, test=AT_LEAST, detail=detail)
         outcome.verdict = _verdict(case, [done, aliases_agree(case)], [])
         return None
     rules, unjudged = check_requirements(case)

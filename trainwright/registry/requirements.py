@@ -1,7 +1,7 @@
 """Requirements for a stage, each as a rule with its number and limit."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from trainwright.experiment import Promotion, PromotionRequest
@@ -12,7 +12,7 @@ from trainwright.registry.identity import same_person
 from trainwright.registry.inputs import PromotionInputs
 from trainwright.registry.names import ARCHIVED, CANARY, CANDIDATE, PREVIOUS, PRODUCTION
 from trainwright.registry.policy import REQUESTED
-from trainwright.verdicts import NotJudged, Rule, Verdict
+from trainwright.verdicts import AT_LEAST, AT_MOST, BELOW, SIZE, UP_TO, NotJudged, Rule, Verdict
 
 EVALUATED = "evaluated"
 """Placeholder for the version that the evaluation compared with."""
@@ -93,9 +93,9 @@ def _rule(name: str, holds: bool, detail: str, otherwise: str = "FAIL") -> Rule:
         name=name,
         value=float(holds),
         limit=1.0,
-        passed=holds,
+        test=AT_LEAST,
         detail=detail,
-        decision="PASS" if holds else otherwise,
+        broken=otherwise,
     )
 
 
@@ -165,8 +165,10 @@ def _data_passed(case: PromotionCase) -> Rule:
 
 
 def _tried(case: PromotionCase) -> Rule:
-    trial = case.evidence.trial
-    return _rule("loaded and tried", trial.passed and trial.model == case.evidence.model_digest, trial.said)
+    evidence = case.evidence
+    problems = evidence.trial.problems(evidence.signature.target)
+    holds = not problems and evidence.trial.model == evidence.model_digest
+    return _rule("loaded and tried", holds, "; ".join(problems) or evidence.trial.said)
 
 
 def _fits(case: PromotionCase, production: ModelSignature) -> Rule:
@@ -206,8 +208,8 @@ def _after_a_canary(case: PromotionCase) -> Iterator[Rule]:
         name="seconds as a canary",
         value=round(soaked, 3),
         limit=limit,
-        passed=soaked >= limit,
-        decision="PASS" if soaked >= limit else "HOLD",
+        test=AT_LEAST,
+        broken="HOLD",
     )
 
 
@@ -220,7 +222,7 @@ def _canary_passed(case: PromotionCase, event: AuditEvent | None) -> Rule:
         return _rule(
             "canary verdict", False, verdict.decision, "FAIL" if verdict.decision == "FAIL" else "HOLD"
         )
-    judged = {f"guard {rule.name}": f"{rule.limit:g}" for rule in verdict.rules}
+    judged = {f"guard {rule.name}": f"{rule.limit:g}" for rule in verdict.rules if _guards(rule)}
     facts = event.intent.facts if event else {}
     guards = {name: limit for name, limit in facts.items() if name.startswith("guard ")}
     missing = [
@@ -230,6 +232,12 @@ def _canary_passed(case: PromotionCase, event: AuditEvent | None) -> Rule:
     ]
     said = f"it has no rule for {'; '.join(missing)}" if missing else "PASS"
     return _rule("canary verdict", not missing, said, "HOLD")
+
+
+def _guards(rule: Rule) -> bool:
+    """Return whether a rule keeps its number at or below its limit; an excuse or a wide interval does not."""
+    strict = replace(rule, broken="FAIL", unsure="HOLD")
+    return rule.test in (AT_MOST, UP_TO, BELOW, SIZE) and strict.passed
 
 
 def _soaked_s(case: PromotionCase, event: AuditEvent) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainwright.documents import read_json
+from trainwright.documents import digest_file, read_json
 from trainwright.errors import InputError, ModelRefused, TransientError
 from trainwright.registry.names import AUDITED, CANDIDATE, HEAD, KEY, PRODUCTION, STAGE
 from trainwright.tracking.history import metric_batches
@@ -117,8 +117,8 @@ def point_aliases(
     return read_aliases(client, name) == dict(aliases) and read == dict(stages)
 
 
-def read_document(client: "MlflowClient", run: str, path: str) -> Any:
-    """Read a JSON artifact of a run; InputError if it is missing or not JSON."""
+def read_document(client: "MlflowClient", run: str, path: str, sha256: str = "") -> Any:
+    """Read a JSON artifact of a run; InputError if it is missing, not JSON, or has another digest."""
     # List first: MLflow reports a missing file as a server error, which would be retried.
     listed = {entry.path for entry in client.list_artifacts(run, path.rpartition("/")[0])}
     if path not in listed:
@@ -127,7 +127,14 @@ def read_document(client: "MlflowClient", run: str, path: str) -> Any:
             hint="It was not registered by this library, or its files were removed: register it again.",
         )
     with TemporaryDirectory() as scratch:
-        return read_json(Path(client.download_artifacts(run, path, scratch)), where=f"{path} of run {run}")
+        file = Path(client.download_artifacts(run, path, scratch))
+        if sha256 and (found := digest_file(file)) != sha256:
+            raise InputError(
+                f"{path} of run {run} has digest {found[:12]}, expected {sha256[:12]}",
+                where=f"run {run}",
+                hint="It was changed in MLflow: restore it, or evaluate and register again.",
+            )
+        return read_json(file, where=f"{path} of run {run}")
 
 
 MODEL_DIGEST_TAG = "trainwright.model_digest"

@@ -14,17 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright import serving
-from trainwright.errors import InputError, reported
-
-_TOLERANCE = 1e-6
-"""Of the sum of the probabilities of a row."""
+from trainwright.artifacts.model import target_kind
+from trainwright.errors import reported
 
 
 def main(folder: Path, digest: str) -> dict[str, Any]:
-    """Load a model, score its input example twice, and return a summary and the SHA-256 of the scores.
+    """Load a model, score its input example twice; return a summary, the scores' SHA-256 and their numbers.
 
     Raises:
-        InputError: It is not that model, or its scores do not match its signature.
+        InputError: It is not that model.
     """
     serving.verified(folder, digest)
     model = serving._load_pyfunc(str(folder))
@@ -32,35 +30,41 @@ def main(folder: Path, digest: str) -> dict[str, Any]:
     if isinstance(model, serving.TokenPredictor):
         tokens = np.asarray(example["data"][0], dtype=np.int64)
         scores, again = model.predict(tokens), model.predict(tokens)
+        measured = measure(scores, again)
         said = f"log-probabilities of {scores.shape[-1]:,} tokens at {tokens.shape[-1]} places"
     else:
         rows = dict(zip(example["columns"], map(list, zip(*example["data"], strict=True)), strict=True))
         scores, again = model.predict(rows), model.predict(rows)
-        _check_signature(scores, len(example["data"]), json.loads((folder / "signature.json").read_text()))
+        signature = json.loads((folder / "signature.json").read_text())
+        measured = measure(scores, again) | measure_table(scores, len(example["data"]), signature)
         said = f"{len(example['data'])} rows scored, the first {next(iter(np.ravel(scores)), np.nan):.6g}"
-    _check_scores(scores, again)
-    return {"said": said, "scores": hashlib.sha256(np.ascontiguousarray(scores).tobytes()).hexdigest()}
+    sha256 = hashlib.sha256(np.ascontiguousarray(scores).tobytes()).hexdigest()
+    return {"said": said, "scores": sha256, "measured": measured}
 
 
-def _check_signature(scores: NDArray[np.float64], rows: int, signature: dict[str, Any]) -> None:
+def measure(scores: NDArray[np.float64], again: NDArray[np.float64]) -> dict[str, float]:
+    """Return the numbers of :data:`~trainwright.artifacts.model.TRIAL_BOUNDS` that every model has."""
+    differ = np.count_nonzero(scores != again) if scores.shape == again.shape else scores.size + again.size
+    return {
+        "scores": float(scores.size),
+        "scores that are no numbers": float(np.count_nonzero(~np.isfinite(scores))),
+        "scores that differ at a second call": float(differ),
+    }
+
+
+def measure_table(scores: NDArray[np.float64], rows: int, signature: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a model of rows: its answer beside its signature, and its probabilities."""
     outputs = len(signature["outputs"])
     expected = (rows,) if outputs == 1 else (rows, outputs)
-    if scores.shape != expected:
-        raise InputError(f"the model answered with shape {scores.shape}, its signature says {expected}")
-    if signature["target"]["kind"] == "regression":
-        return
-    within = bool(((scores >= 0) & (scores <= 1)).all())
-    if not within or (scores.ndim > 1 and not np.allclose(scores.sum(axis=1), 1, atol=_TOLERANCE)):
-        raise InputError(f"the model's scores are no probabilities: {np.ravel(scores)[:5].tolist()}")
-
-
-def _check_scores(scores: NDArray[np.float64], again: NDArray[np.float64]) -> None:
-    if not scores.size:
-        raise InputError("the model gave no scores: its input example is empty")
-    if not np.isfinite(scores).all():
-        raise InputError(f"{int((~np.isfinite(scores)).sum())} of the model's scores are no numbers")
-    if scores.tobytes() != again.tobytes():
-        raise InputError("the model gave other scores for the same rows at a second call")
+    beside = abs(scores.size - rows * outputs) or float(scores.shape != expected)
+    found = {"rows or outputs beside the signature": float(beside)}
+    if target_kind(signature) == "regression":
+        return found
+    found["scores outside 0 to 1"] = float(np.count_nonzero(~((scores >= 0) & (scores <= 1))))
+    if scores.ndim > 1:
+        worst = np.nan_to_num(np.abs(scores.sum(axis=1) - 1), nan=1.0, posinf=1.0).max(initial=0.0)
+        found["error of a sum of probabilities"] = float(worst)
+    return found
 
 
 if __name__ == "__main__":

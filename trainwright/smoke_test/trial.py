@@ -5,7 +5,8 @@ from pathlib import Path
 
 from trainwright import sandbox
 from trainwright.artifacts import Model, Trial
-from trainwright.documents import digest_file
+from trainwright.artifacts.model import target_kind
+from trainwright.documents import digest_file, read_json
 from trainwright.errors import InputError, ModelRefused
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
@@ -32,33 +33,34 @@ def try_model(
     """
     watch = Stopwatch()
     _check_model(model, model_version)
-    said, scores, protections = _answer(model.resolve(), model_version, timeout_s)
-    passed = bool(scores)
+    said, scores, measured, protections = _answer(model.resolve(), model_version, timeout_s)
     trial = Trial(
         model=model_version,
         input_example=digest_file(model / "input_example.json"),
-        passed=passed,
         said=said,
         scores=scores,
+        measured=measured,
         environment=environment(),
     )
     folder.mkdir(parents=True, exist_ok=True)
     summary.parent.mkdir(parents=True, exist_ok=True)
+    problems = trial.problems(target_kind(read_json(model / "signature.json")))
+    said = "; ".join(problems) or said
     rows = [("model", model_version), ("environment", environment().name), ("answer", said)]
     rows += [("protections", "; ".join(protections))]
-    result = "answered" if passed else "did not answer as it says"
+    result = "did not answer as it says" if problems else "answered"
     summary.write_text(f"**The model {result}** in a clean process.\n\n{table(('what', 'value'), rows)}")
     watch.record(
         folder,
         "smoke_test",
-        f"{'loaded in a clean process' if passed else 'REFUSED'}: {escape(said)}",
+        f"{'REFUSED' if problems else 'loaded in a clean process'}: {escape(said)}",
         config={"protections": list(protections)},
         inputs={"model": model_version},
         outputs={"trial": trial.digest},
         parents=[model],
     )
     trial.write(folder)
-    if not passed:
+    if problems:
         raise ModelRefused(
             f"the model cannot be served as it was written: {said}",
             where=str(model),
@@ -73,19 +75,22 @@ def _check_model(model: Path, model_version: str) -> None:
         raise InputError(
             f"cached input changed: model {found[:12]}, expected {model_version[:12]}", where=str(model)
         )
-    if not (model / "input_example.json").is_file():
-        raise InputError(
-            "the model has no input_example.json to be tried on",
-            where=str(model),
-            hint="Train it with the train component, or write the file and name it in the manifest.",
-        )
+    for name in ("input_example.json", "signature.json"):
+        if not (model / name).is_file():
+            raise InputError(
+                f"the model has no {name} to be tried with",
+                where=str(model),
+                hint="Train it with the train component, or write the file and name it in the manifest.",
+            )
 
 
-def _answer(model: Path, model_version: str, timeout_s: float) -> tuple[str, str, tuple[str, ...]]:
-    """Return the answer of the clean process or its error, the digest of the scores, and the protections."""
+def _answer(
+    model: Path, model_version: str, timeout_s: float
+) -> tuple[str, str, dict[str, float], tuple[str, ...]]:
+    """Return the answer of the clean process or its error, scores' digest and numbers, and protections."""
     limits = sandbox.model_limits(model, seconds=timeout_s)
     done = sandbox.run("trainwright.smoke_test", [str(model), model_version], limits)
     if done.error:
-        return done.error.what, "", done.protections
+        return done.error.what, "", {}, done.protections
     answer = json.loads(done.output)
-    return answer["said"], answer["scores"], done.protections
+    return answer["said"], answer["scores"], answer["measured"], done.protections

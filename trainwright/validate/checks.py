@@ -17,7 +17,7 @@ from trainwright.validate.policy import TOO_FEW, DataFinding, learned_from, pars
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import TRAINING, environment, expected, optional
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, statistics_pb2, tfdv
-from trainwright.verdicts import NotJudged, Rule
+from trainwright.verdicts import AT_LEAST, AT_MOST, NotJudged, Rule
 
 _SPARSE = "FEATURE_TYPE_LOW_FRACTION_PRESENT"
 _NEW_VALUES = "ENUM_TYPE_UNEXPECTED_STRING_VALUES"
@@ -166,14 +166,14 @@ def volume(splits: Mapping[str, int], validation: Validation, baseline: Baseline
     ratio = splits[name] / baseline.rows
     text = f"split {name} has {splits[name]:,} rows, {ratio:.3g} times the {baseline.rows:,} of the baseline"
     rules, found = [], []
-    for bound, limit, holds, words, kind in (
-        ("min", limits.min_ratio, ratio >= limits.min_ratio, "at least", "COMPARATOR_LOW_NUM_EXAMPLES"),
-        ("max", limits.max_ratio, ratio <= limits.max_ratio, "at most", "COMPARATOR_HIGH_NUM_EXAMPLES"),
+    for bound, limit, test, kind in (
+        ("min", limits.min_ratio, AT_LEAST, "COMPARATOR_LOW_NUM_EXAMPLES"),
+        ("max", limits.max_ratio, AT_MOST, "COMPARATOR_HIGH_NUM_EXAMPLES"),
     ):
-        rule = Rule(name=f"volume/{bound}", value=ratio, limit=limit, passed=holds, detail=text)
+        rule = Rule(name=f"volume/{bound}", value=ratio, limit=limit, test=test, detail=text)
         rules.append(rule)
-        if not holds:
-            what = f"{text}; {words} {limit:g} times are accepted"
+        if not rule.passed:
+            what = f"{text}; {test} {limit:g} times are accepted"
             found.append(DataFinding(split=name, kind=kind, against="baseline", rule=rule.name, what=what))
     return CheckOutcome(tuple(rules), tuple(found))
 
@@ -198,7 +198,7 @@ def freshness(newest: float | None, newest_since: str) -> CheckOutcome:
     late = since.timestamp() - newest
     text, wanted = f"the newest row is of {written(datetime.fromtimestamp(newest, UTC))}", written(since)
     rule = Rule(
-        name="freshness", value=newest, limit=since.timestamp(), passed=late <= 0,
+        name="freshness", value=newest, limit=since.timestamp(), test=AT_LEAST,
         detail=f"{text}; it has to reach {wanted}; seconds since 1970",
     )  # fmt: skip
     if rule.passed:
@@ -302,4 +302,4 @@ def _label_finding(kind: str, label: str, rule: Rule, profile: Profile, what: st
 
 
 def _at_least(name: str, value: float, limit: float) -> Rule:
-    return Rule(name=name, value=float(value), limit=float(limit), passed=value >= limit)
+    return Rule(name=name, value=float(value), limit=float(limit), test=AT_LEAST)

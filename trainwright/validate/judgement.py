@@ -11,7 +11,7 @@ from trainwright.validate.comparison import KINDS, ColumnComparison, SamplePair
 from trainwright.validate.policy import ORDER, Against, DataFinding, Limit
 from trainwright.validate.profile import Profile
 from trainwright.validate.quarantine import Quarantined
-from trainwright.verdicts import NotJudged, Rule, worst
+from trainwright.verdicts import AT_LEAST, AT_MOST, NotJudged, Rule, worst
 
 _SHOWN = 3
 """Names in a headline; the others are counted."""
@@ -133,7 +133,7 @@ class SnapshotJudgement:
         counts = self.snapshot.splits
         names = dict.fromkeys([self.validation.previous, self.validation.current])
         rows = [
-            Rule(name=f"rows/{name}", value=float(counts[name]), limit=1.0, passed=counts[name] > 0)
+            Rule(name=f"rows/{name}", value=float(counts[name]), limit=1.0, test=AT_LEAST)
             for name in names
             if name in counts
         ]
@@ -143,9 +143,9 @@ class SnapshotJudgement:
             name="schema",
             value=float(len(grave)),
             limit=0.0,
-            passed=not grave,
+            test=AT_MOST,
             detail="anomalies",
-            decision=worst(["PASS", *(_OUTCOMES[finding.weight] for finding in grave)]),
+            broken=worst(["PASS", *(_OUTCOMES[finding.weight] for finding in grave)]),
         )
         decided = [entry for entry in self.comparisons if not entry.is_undecided]
         numbers = (*self.counted, *map(_distance_rule, decided))
@@ -156,9 +156,9 @@ class SnapshotJudgement:
         if rule.passed:
             return rule
         if outcome := _OUTCOMES.get(self.weight_of(rule.name)):
-            return replace(rule, decision=outcome)
+            return replace(rule, broken=outcome)
         why = "; ".join(finding.waived or "only told" for finding in self._by_rule[rule.name])
-        return replace(rule, passed=True, detail=f"{rule.detail}; beyond its limit: {why}")
+        return replace(rule, broken="PASS", detail=f"{rule.detail}; beyond its limit: {why}")
 
     def undecided(self) -> tuple[NotJudged, ...]:
         """Return what could not be judged, each with what it makes of the decision."""
@@ -190,13 +190,11 @@ def _distance_rule(entry: ColumnComparison) -> Rule:
         f"{entry.measure}; limit {entry.limit:g}, chance alone {entry.floor:.2g}; "
         f"{entry.rows[0]:,} rows against {entry.rows[1]:,}"
     )
-    return Rule(
-        name=entry.rule, value=entry.value, limit=entry.effective, passed=not entry.moved, detail=detail
-    )
+    return Rule(name=entry.rule, value=entry.value, limit=entry.effective, test=AT_MOST, detail=detail)
 
 
 def _anomaly_rule(finding: DataFinding) -> Rule:
     place = "/".join(part for part in ("schema", finding.split, finding.column, finding.kind) if part)
     detail = f"{finding.what}; {finding.waived}" if finding.waived else finding.what
     outcome = _OUTCOMES.get(finding.weight, "PASS")
-    return Rule(name=place, value=1.0, limit=0.0, passed=outcome == "PASS", detail=detail, decision=outcome)
+    return Rule(name=place, value=1.0, limit=0.0, test=AT_MOST, detail=detail, broken=outcome)

@@ -22,7 +22,7 @@ from trainwright.validate.columns import readable
 from trainwright.validate.policy import DataFinding
 from trainwright.validate.schema import expected
 from trainwright.validate.tfdv import schema_pb2
-from trainwright.verdicts import Rule
+from trainwright.verdicts import AT_MOST, Rule
 
 REASONS = "quarantine_reasons"
 """The column with the reason for rejecting a row, added after its own."""
@@ -143,7 +143,7 @@ class Quarantined:
                 name=f"quarantine/{name}",
                 value=rows / self.splits[name] if self.splits[name] else 0.0,
                 limit=most,
-                passed=rows <= most * self.splits[name],
+                test=AT_MOST,
                 detail=f"{rows:,} of {self.splits[name]:,} rows",
             )
             for name, rows in self.rows.items()

@@ -55,7 +55,7 @@ from trainwright.validate.report import write_report, write_summary
 from trainwright.validate.schema import SCHEMA_FILE, SERVING, TRAINING, expected, parse_schema
 from trainwright.validate.statistics import packed
 from trainwright.validate.tfdv import json_format
-from trainwright.verdicts import SCHEMA_INFERRED, NotJudged, Rule, Verdict
+from trainwright.verdicts import AT_LEAST, SCHEMA_INFERRED, NotJudged, Rule, Verdict
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ class _Run:
         how, there = self.validation.on_missing_baseline, self.baseline is not None
         if how == "skip":
             return CheckOutcome()
-        rule = Rule(name="baseline", value=float(there), limit=1.0, passed=there)
+        rule = Rule(name="baseline", value=float(there), limit=1.0, test=AT_LEAST)
         what = "there is no accepted baseline of the model in production to compare with"
         if how == "bootstrap":
             what += ": validation.on_missing_baseline is bootstrap; accept the one that was calculated here"
