@@ -1,6 +1,6 @@
 """Check that a document which an earlier version wrote is still read, with the digest it had.
 
-The files in `documents/` come from a run of the flights example on 22 November 2026. Other documents refer to
+The files in `documents/` come from runs of the flights example on 22 and 23 November 2026. Other documents refer to
 them by digest, so a reader that changes one breaks every reference in an object store or an audit.
 """
 
