@@ -110,7 +110,7 @@ def test_a_figure_with_hollow_points_says_what_they_mean_and_no_other_does() -> 
 def undecided(findings: Findings) -> Findings:
     """The same, with slices that are large enough and still too few to tell."""
     rulings = [
-        replace(ruling, rules=tuple(replace(rule, limit=0.04, passed=False) for rule in ruling.rules))
+        replace(ruling, rules=tuple(replace(rule, limit=0.04) for rule in ruling.rules))
         for ruling in findings.rulings
     ]
     return replace(findings, rulings=tuple(rulings))
@@ -237,7 +237,7 @@ def test_the_gate_writes_page_summary_figures_and_card(written: Callable[..., St
 def test_a_rule_that_only_warns_says_that_it_is_open() -> None:
     findings = made()
     (first, *rest) = findings.rulings
-    low = replace(first.rules[0], limit=0.75, interval=(0.70, 0.78), unsure="PASS", decision="PASS")
+    low = replace(first.rules[0], limit=0.75, interval=(0.70, 0.78), unsure="PASS")
     (table, *_) = section(page_of(replace(findings, rulings=(replace(first, rules=(low,)), *rest))), "Rules")
     assert isinstance(table, Table)
     assert (table.rows[0][4], table.rows[0][-1]) == ("PASS", "open, and reported only")
