@@ -1,7 +1,7 @@
 """Check that a document which an earlier version wrote is still read, with the digest it had.
 
-The files in `documents/` come from runs of the flights example on 22 and 23 November 2026. Other documents refer to
-them by digest, so a reader that changes one breaks every reference in an object store or an audit.
+The files in `documents/` come from runs of the flights example on 22 and 23 November 2026. Other documents
+refer to them by digest, so a reader that changes one breaks every reference in an object store or an audit.
 """
 
 import json
