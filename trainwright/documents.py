@@ -3,6 +3,8 @@
 import functools
 import hashlib
 import json
+import math
+import re
 import secrets
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +23,11 @@ MAX_DEPTH = 160
 """Deepest nesting that is read; the parser of pydantic stops at 200."""
 
 _SHOWN = 5
+_LONG_NUMBER = re.compile(r"\d{300}")
+
+
+class InvalidJson(InputError, ValueError):
+    """The text is not JSON that this library reads; also a ``ValueError``, as of :mod:`json`."""
 
 
 def read_json(
@@ -31,8 +38,8 @@ def read_json(
     ``where`` names the source in errors; by default it is the file. The size of a text counts in characters.
 
     Raises:
-        InputError: The source is larger or deeper than allowed, is not JSON, has NaN or an infinite number, a
-            key twice in one object, or half of a surrogate pair.
+        InvalidJson: The source is larger or deeper than allowed, is not JSON, has NaN, a number beyond a
+            double, a key twice in one object, or half of a surrogate pair.
         OSError: The file cannot be read.
     """
     if isinstance(source, Path):
@@ -42,17 +49,27 @@ def read_json(
     else:
         content = source
     if len(content) > max_bytes:
-        raise InputError(f"the JSON has more than the {max_bytes:,} bytes allowed", where=where)
+        raise InvalidJson(f"the JSON has more than the {max_bytes:,} bytes allowed", where=where)
     try:
         text = content if isinstance(content, str) else content.decode()
-        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
+        # As an integer it would be read, and fail where it meets a float.
+        parse_int = _parse_integer if _LONG_NUMBER.search(text) else None
+        data = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_reject_constant, parse_int=parse_int
+        )
         if text.count("[") + text.count("{") > max_depth:
             _check_depth(data, max_depth)
         json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # fails for 1e999 and "\\ud800"
     except (ValueError, RecursionError) as error:
         problem = f"nested deeper than {max_depth}" if isinstance(error, RecursionError) else str(error)
-        raise InputError(f"not JSON: {problem}", where=where) from None
+        raise InvalidJson(f"not JSON: {problem}", where=where) from None
     return data
+
+
+def _parse_integer(digits: str) -> int:
+    if math.isinf(float(digits)):
+        raise ValueError(f"a number of {len(digits):,} digits: {digits:.20}…")
+    return int(digits)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

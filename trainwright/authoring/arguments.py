@@ -1,19 +1,18 @@
 """The arguments of a pipeline, from an experiment file and the command line."""
 
 import datetime
-import json
 import os
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from trainwright import credentials
 from trainwright.authoring import pipeline_spec
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Experiment, Registry, Section
+from trainwright.yaml_reader import read_yaml
 
 MAX_BYTES = 1_000_000
 """An experiment file is a page of text; anything larger is a mistake."""
@@ -78,8 +77,8 @@ def of_pipeline(
         name = RENAMED.get(name, name)
         kind = parameters.get(name, {}).get("parameterType", "STRING")
         try:
-            found[name] = value if kind == "STRING" else json.loads(value)
-        except json.JSONDecodeError:
+            found[name] = value if kind == "STRING" else read_json(value)
+        except ValueError:
             raise InputError(
                 f"{value!r} is no {kind} (written as in JSON)", where=f"--param {name}"
             ) from None
@@ -102,35 +101,6 @@ def named_values(texts: Sequence[str]) -> list[dict[str, str] | str]:
         {name: value} if equals and name.replace("-", "_").isidentifier() else name + equals + value
         for name, equals, value in parts
     ]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without surprises: a key that stands twice, an alias or a foreign tag is an error."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep=deep)
-        except (ValueError, OverflowError) as error:  # 2013-13-41 looks like a date, and is none
-            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, yaml.Mark] = {}
-        for key_node, _ in node.value:
-            key, problem = self.construct_object(key_node, deep=True), ""
-            if isinstance(key, list | dict | set):
-                problem = "a list or a mapping is no key"
-            elif key in seen:
-                problem = f"key {key!r} stands twice, first on line {seen[key].line + 1}"
-            if problem:
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
-            seen[key] = key_node.start_mark
-        return super().construct_mapping(node, deep)
 
 
 def load(config: Config, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -184,24 +154,9 @@ def plain(path: Path, kind: str, hint: str = "") -> Any:
         hint: The next step if it is missing.
     """
     try:
-        text = path.read_bytes()
+        data = read_yaml(path, max_bytes=MAX_BYTES)
     except OSError as error:
         raise InputError(f"cannot read {kind}: {error.strerror}", where=str(path), hint=hint) from None
-    if len(text) > MAX_BYTES:
-        name = kind.removeprefix("the ")
-        raise InputError(f"{len(text)} bytes is no {name} (at most {MAX_BYTES})", where=str(path))
-    try:
-        data = _Loader(text).get_single_data()
-    except yaml.MarkedYAMLError as error:  # its own text shows the line, and with it what may be a secret
-        mark = error.problem_mark
-        place = f", on line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        tab = "Indent with blanks: YAML takes no tabs." if "'\\t'" in (error.problem or "") else ""
-        raise InputError(f"not valid YAML: {error.problem}{place}", where=str(path), hint=tab) from None
-    except yaml.reader.ReaderError as error:  # a byte that is no UTF-8, or an invalid character
-        place = f"{error.reason} at byte {error.position:,}"
-        raise InputError(f"not valid YAML: {place}", where=str(path), hint="Save it as UTF-8.") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not valid YAML: {error}", where=str(path)) from None
     if data is None:
         raise InputError("the file is empty", where=str(path), hint=hint)
     credentials.require_none(data, where=str(path))  # before any value is shown

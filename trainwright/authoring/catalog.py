@@ -15,11 +15,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 import trainwright
 from trainwright.authoring import interfaces
 from trainwright.errors import InputError
+from trainwright.yaml_reader import read_yaml_documents
 
 if TYPE_CHECKING:
     from kfp.dsl import BaseComponent
@@ -137,7 +136,7 @@ def prefixed(text: str, registry: str) -> str:
 
 def summary(path: Path) -> str:
     """Return the first line of the description of a compiled component or pipeline."""
-    spec = next(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    spec = read_yaml_documents(path)[0]
     text = spec["pipelineInfo"].get("description", "")
     if not text:  # KFP keeps the docstring of a component in its source alone
         [executor] = spec["deploymentSpec"]["executors"].values()

@@ -19,6 +19,7 @@ import trainwright
 from trainwright import credentials
 from trainwright.authoring import catalog, interfaces, pinning, pipeline_spec
 from trainwright.errors import InputError
+from trainwright.yaml_reader import read_yaml_documents
 
 
 def repository() -> Path:
@@ -137,7 +138,7 @@ def _compiled(root: Path) -> Iterator[tuple[str, str]]:
             compiler.Compiler().compile(_member(importlib.import_module(module), name), str(path))
             text = path.read_text()
             text = _without_prose(text) if kind == catalog.PIPELINES else text
-            constants = list(_constants(list(yaml.safe_load_all(text))))
+            constants = list(_constants(read_yaml_documents(text)))
             credentials.require_none(constants, where=f"a constant of {name}", plain=True)
             yield f"{kind}/{name}.yaml", text
 
@@ -163,7 +164,7 @@ def _without_prose(text: str) -> str:
     YAML of the components themselves keeps both.
     """
     comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-    documents = list(yaml.safe_load_all(text))
+    documents = read_yaml_documents(text)
     for component in documents[0].get("components", {}).values():
         sides = (component.get(side, {}) for side in ("inputDefinitions", "outputDefinitions"))
         ports = (port for side in sides for definitions in side.values() for port in definitions.values())

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from trainwright.documents import read_json
 from trainwright.errors import InputError
+from trainwright.yaml_reader import read_yaml_documents
 
 FILE, RELEASED = "index.json", "released"
 KINDS = ("components", "pipelines")
@@ -56,7 +56,7 @@ def index(version: str, texts: Mapping[str, str], facts: Mapping[str, Mapping[st
     content: dict[str, Any] = {"schema_version": 1, "version": version} | {kind: {} for kind in KINDS}
     for place, text in sorted(texts.items()):
         kind, name = Path(place).parent.name, Path(place).stem
-        root = next(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))["root"]
+        root = read_yaml_documents(text, where=place)[0]["root"]
         content[kind][name] = {
             "sha256": digest(text),
             **(facts.get(name, {}) if kind == KINDS[0] else {}),
@@ -72,9 +72,9 @@ def read(path: Path) -> dict[str, Any]:
     if path.is_dir() and not file.exists():
         texts = {str(found.relative_to(path)): found.read_text() for found in path.glob("*/*.yaml")}
         if texts:
-            return dict(json.loads(index("", texts, {})))
+            return dict(read_json(index("", texts, {})))
     try:
-        content = json.loads(file.read_text())
+        content = read_json(file)
         ours = content["schema_version"] == 1 and all(isinstance(content[kind], dict) for kind in KINDS)
     except OSError as error:
         raise InputError(f"there is no index: {error.strerror}", where=str(file)) from None

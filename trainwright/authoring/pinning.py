@@ -3,17 +3,16 @@
 A tag can be moved after a review, and KFP's cache compares tags. A digest says which bytes run.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainwright import __version__, tracking
 from trainwright.authoring.toolchains import ToolchainEnvironment
+from trainwright.documents import read_json
 from trainwright.errors import InputError
+from trainwright.yaml_reader import read_yaml_documents
 
 _OWN = re.compile(r"(?<![\w./:-])(?:[\w.:-]+/)*trainwright/([a-z]+):[\w.-]+(?!@)\b")
 """An image of this library by tag, with or without a registry, anywhere in compiled YAML."""
@@ -26,7 +25,7 @@ _AGAIN = "Build and push them: make images PUSH=HOST/TEAM"
 def read(path: Path) -> dict[str, str]:
     """Return the image of each toolchain as ``HOST/TEAM/NAME@sha256:DIGEST``."""
     try:
-        images: dict[str, dict[str, str]] = json.loads(path.read_text())["images"]
+        images: dict[str, dict[str, str]] = read_json(path)["images"]
         tagged = [(*name.rpartition(":")[::2], image) for name, image in images.items()]
         # Those of another version, which was built here once, stay in the file.
         current = {name.rpartition("/")[2]: image for name, tag, image in tagged if tag == __version__}
@@ -60,8 +59,7 @@ def pinned(text: str, references: Mapping[str, str]) -> str:
 
 def require_digests(texts: Iterable[str], where: str) -> None:
     """Reject compiled YAML that names an image by tag, in parameters too."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found = {image for text in texts for image in _images(list(yaml.load_all(text, loader)))}
+    found = {image for text in texts for image in _images(read_yaml_documents(text, where=where))}
     tagged = sorted(image for image in found if not _DIGEST.fullmatch(image))
     if tagged:
         raise InputError(

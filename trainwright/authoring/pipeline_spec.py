@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainwright.errors import InputError
+from trainwright.yaml_reader import read_yaml_documents
 
 _FUNCTION = "--function_to_execute"
 _EXPLAINS = "hold"
@@ -234,12 +233,10 @@ class Pipeline:
 def read(path: Path) -> Pipeline:
     """Read a compiled pipeline."""
     try:
-        documents = list(yaml.load_all(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        documents = read_yaml_documents(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         hint = "Compile it with kfp 2.17, or take one of the library's: trainwright list."
         raise InputError("no such compiled pipeline", where=str(path), hint=hint) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"not YAML: {error}", where=str(path)) from None
     if not documents or not isinstance(documents[0], dict) or "root" not in documents[0]:
         raise InputError(
             "not a compiled pipeline: it has no root",

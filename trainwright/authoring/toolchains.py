@@ -1,7 +1,6 @@
 """The locks of a toolchain and its environment on this machine."""
 
 import difflib
-import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import trainwright
 from trainwright.authoring.installer import STAMP, Locks
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 
 TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher")
@@ -84,7 +84,7 @@ class ToolchainEnvironment:
         if not self.stamp.exists() or not self.python.exists():
             return "has not been made" if not self.path.exists() else "is not complete"
         try:
-            made_from = json.loads(self.stamp.read_text())["lock_sha256"]
+            made_from = read_json(self.stamp)["lock_sha256"]
         except (ValueError, KeyError, TypeError):
             return "is not complete"
         return "" if made_from == self.digest else "is older than its lock"

@@ -141,7 +141,11 @@ def apply_apart(folder: Path, settings_file: Path) -> Path:
     from feast import FeatureStore, repo_operations
     from feast.repo_config import load_repo_config
 
-    raw = yaml.safe_load(settings_file.read_text())
+    from trainwright.yaml_reader import read_yaml
+
+    raw = read_yaml(settings_file, aliases=True)
+    if not isinstance(raw, dict):
+        raise InputError("expected a mapping of Feast's settings", where=str(settings_file))
     raw |= {"registry": {"registry_type": "file", "path": str(folder / REGISTRY)}, "online_store": None}
     (folder / _SETTINGS).write_text(yaml.safe_dump(raw))
     settings = load_repo_config(folder, folder / _SETTINGS)

@@ -112,7 +112,7 @@ def _reason_to_keep(body: Mapping[str, Any], rules: SweepRules) -> str:
     ended = any(entry["type"] in _ENDED and entry["status"] == "True" for entry in conditions)
     # Of a job with a workflow, that one tells whether its launcher still runs.
     outage = "" if metadata.get("ownerReferences") else notes.get(OUTAGE_S, "")
-    outage_s = min(float(outage), _LONGEST_OUTAGE_S) if outage.isdigit() else 0.0
+    outage_s = min(float(outage), _LONGEST_OUTAGE_S) if outage.isdecimal() else 0.0
     margin_s = rules.kept_s if ended else max(rules.margin_s, outage_s)
     if rules.now <= until + timedelta(seconds=margin_s):
         return f"lease until {lease}" + (", it has ended" if ended else "")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainwright.artifacts import Progress
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, InternalError
 from trainwright.launch.job import completed
 
@@ -118,7 +119,7 @@ def copy_attempt(folder: Path, inputs: Mapping[str, str]) -> Path:
     fresh = create_attempt(home)
     for name, text in inputs.items():
         with contextlib.suppress(ValueError):
-            body = json.loads(text)
+            body = read_json(text)
             if isinstance(body, dict) and body.get("attempt") == folder.name:
                 body["attempt"] = fresh.name
                 text = json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # noqa: PLW2901

@@ -1,14 +1,13 @@
 """Explain why a run reused or repeated a step: which input changed, from what to what."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from trainwright.artifacts import Listing, SourceFile
-from trainwright.documents import Document, canonical
+from trainwright.documents import Document, canonical, read_json
 from trainwright.errors import InputError
 from trainwright.local.run_folder import OWN, Request, require_run
 
@@ -165,8 +164,8 @@ def _values(name: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
 
 def _object(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str) and value.startswith("{"):
-        with contextlib.suppress(json.JSONDecodeError):
-            value = json.loads(value)
+        with contextlib.suppress(ValueError):
+            value = read_json(value)
     return value if isinstance(value, dict) else None
 
 

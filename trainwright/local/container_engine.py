@@ -9,6 +9,7 @@ from trainwright import tracking
 from trainwright.authoring import toolchains
 from trainwright.authoring.pipeline_spec import toolchain_of
 from trainwright.errors import DependencyError
+from trainwright.http_limits import limited
 from trainwright.local.container_reaper import TIMEOUT_S
 
 FOREIGN = "exec format error"
@@ -67,7 +68,8 @@ def client(timeout_s: int = TIMEOUT_S) -> Any:
 
     try:
         # It asks for the engine's version, so it is known to answer.
-        return docker.from_env(timeout=timeout_s)
+        with limited():
+            return docker.from_env(timeout=timeout_s)
     except docker.errors.DockerException as error:
         raise DependencyError(
             f"no container engine answers: {error}",
@@ -86,7 +88,7 @@ def identity(image: str) -> str:
         DependencyError: The engine does not have the image, or the image is older.
     """
     by_digest = "@" in image
-    with contextlib.closing(client()) as engine, answering(image):
+    with contextlib.closing(client()) as engine, answering(image), limited():
         name, found = program(engine), None
         if by_digest:  # podman does not look up a name with a digest
             known = engine.images.list()

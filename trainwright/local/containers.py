@@ -5,7 +5,6 @@ container outlives its run.
 """
 
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.authoring.pipeline_spec import Step, image_of
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.local import container_engine, container_reaper
 from trainwright.local.invocation import Invocation
@@ -309,6 +309,6 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(entry, name)
     elif isinstance(value, str) and value[:1] in {"{", "["}:
         with contextlib.suppress(ValueError):
-            yield from _texts(json.loads(value), name)
+            yield from _texts(read_json(value), name)
     elif isinstance(value, str) and value.startswith(("/", "file:///", SQLITE)) and "\n" not in value:
         yield name, value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
+from trainwright.http_limits import DOWNLOAD, limited
 from trainwright.registry.versions import MODEL_DIGEST_TAG, registered_model
 from trainwright.tracking.server import SQLITE, database, open_client, persist
 
@@ -51,7 +52,8 @@ def download_version(registry: Registry, which: str, folder: Path) -> Downloaded
                 where=uri,
                 hint="Name a version that the register step made.",
             )
-        place = download_artifacts(str(found.source), dst_path=str(folder), tracking_uri=uri)
+        with limited(DOWNLOAD, threads=True):
+            place = download_artifacts(str(found.source), dst_path=str(folder), tracking_uri=uri)
         return DownloadedVersion(str(found.version), digest, str(place))
 
     return persist(download, uri, registry.retry_s)

@@ -10,6 +10,7 @@ from trainwright import sandbox
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError, ModelRefused
 from trainwright.experiment import LanguageModel, Registry
+from trainwright.http_limits import DOWNLOAD, limited
 from trainwright.report import markdown
 from trainwright.serving import load, load_language_model, verified
 from trainwright.serving.outputs import Outputs
@@ -108,7 +109,8 @@ def _download_model(production: ProductionModelReference, folder: Path) -> tuple
         from mlflow.artifacts import download_artifacts
 
         uri = registry.tracking_uri
-        return str(download_artifacts(production.source, dst_path=str(folder), tracking_uri=uri))
+        with limited(DOWNLOAD, threads=True):
+            return str(download_artifacts(production.source, dst_path=str(folder), tracking_uri=uri))
 
     hint = (
         "These are the files of the version in production. Look at the server that hands them out; when it "

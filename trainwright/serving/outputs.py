@@ -1,9 +1,10 @@
-"""Outputs of a model by the kind of its target. Needs nothing but the standard library."""
+"""Outputs of a model by the kind of its target. Needs no other package."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+
+from trainwright.documents import read_json
 
 SCORE = "score"
 """Column of the probability of label 1, or of the predicted number; of class k it is ``score_k``."""
@@ -60,7 +61,7 @@ class Outputs:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the outputs of the model in a folder from its signature, without the threshold."""
-        target = json.loads((folder / "signature.json").read_text())["target"]
+        target = read_json(folder / "signature.json")["target"]
         names = tuple(target.get("names", ()))
         return cls(target["kind"], target["name"], target["classes"], names=names)
 

@@ -13,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.csv as pacsv  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Data
 from trainwright.serving import Predictor, load
@@ -116,7 +117,7 @@ def _decision(outputs: Outputs, folder: Path) -> Callable[[Any], pa.Array] | Non
     names = np.array(outputs.class_names, dtype=object)
     if outputs.kind == "multiclass":
         return lambda scores: pa.array(names[scores.argmax(axis=1)], pa.string())
-    [score] = json.loads((folder / "signature.json").read_text())["outputs"]
+    [score] = read_json(folder / "signature.json")["outputs"]
     threshold = score.get("threshold", {}).get("value", 0.5)
     return lambda scores: pa.array(names[(scores[:, 0] >= threshold).astype(np.int64)], pa.string())
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import SourceFile
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.storage.local import md5_of, naming_path
 from trainwright.storage.uris import local_path
@@ -77,7 +78,7 @@ def _read(path: Path) -> Known:
         return {}
     if seal != hashlib.sha256(rows.encode()).hexdigest():
         return {}
-    return {uri: (tuple(state), digits) for uri, (state, digits) in json.loads(rows).items()}
+    return {uri: (tuple(state), digits) for uri, (state, digits) in read_json(rows).items()}
 
 
 def _save(path: Path, known: Known) -> None:

@@ -35,6 +35,8 @@ _SERVICE = "/git-upload-pack"
 _KINDS = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
 _DELTA = 7
 _TIMEOUT_S = (10, 120)
+_PACK_S = 600.0
+"""Seconds for a whole pack."""
 _FOLDER, _LINK, _MODULE = b"40000", b"120000", b"160000"
 _Objects = dict[str, tuple[bytes, bytes]]
 """Kind and content of each object, by its name."""
@@ -163,6 +165,7 @@ def _pack(place: GitCommit) -> bytes:
     """Request the objects of one commit; one attempt."""
     import requests
 
+    from trainwright.http_limits import Limits, limited
     from trainwright.storage.https import translating_requests
 
     lines = ["command=fetch\n", "", "no-progress\n", f"want {place.commit}\n", "deepen 1\n", "done\n"]
@@ -173,7 +176,8 @@ def _pack(place: GitCommit) -> bytes:
         "Accept": "application/x-git-upload-pack-result",
     }
     untrusted = InputError("its certificate is not trusted", where=place.uri)
-    with translating_requests(place.uri, untrusted):
+    limits = Limits(seconds=_PACK_S, max_bytes=2 * MAX_BYTES)
+    with translating_requests(place.uri, untrusted), limited(limits):
         answer = requests.post(
             place.url + _SERVICE,
             body,

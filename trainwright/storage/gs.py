@@ -21,6 +21,7 @@ from google.cloud import storage as google  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.http_limits import ANSWER, DOWNLOAD, Limits, limited
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of
@@ -52,7 +53,7 @@ class GoogleBucket(RemoteStore):
         blob = self._blob(name, version)
         with self._errors(name, _READ):
             blob.reload(projection="noAcl", **_ONCE)
-        return self._entry(blob)
+            return self._entry(blob)
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
         """List one page of objects whose names start with a prefix."""
@@ -66,11 +67,11 @@ class GoogleBucket(RemoteStore):
                 **_ONCE,
             )
             blobs = list(next(found.pages, ()))
-        return [self._entry(blob) for blob in blobs], found.next_page_token or ""
+            return [self._entry(blob) for blob in blobs], found.next_page_token or ""
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` of one generation into the sink."""
-        with self._errors(name, _READ):
+        with self._errors(name, _READ, DOWNLOAD):
             self._blob(name, version).download_to_file(
                 SimpleNamespace(write=sink),
                 start=start,
@@ -93,7 +94,7 @@ class GoogleBucket(RemoteStore):
                 checksum=None,
                 **_ONCE,
             )
-        return self._entry(blob)
+            return self._entry(blob)
 
     def delete(self, name: str) -> None:
         """Remove an object."""
@@ -144,10 +145,11 @@ class GoogleBucket(RemoteStore):
         )
 
     @contextmanager
-    def _errors(self, name: str, role: str) -> Iterator[None]:
-        """Translate the library's errors into those of a store."""
+    def _errors(self, name: str, role: str, limits: Limits = ANSWER) -> Iterator[None]:
+        """Translate the library's errors into those of a store; every answer has limits."""
         try:
-            yield
+            with limited(limits):
+                yield
         except google_errors.GoogleAPICallError as error:
             raise self._answer(error, name, role) from None
         except (auth_errors.TransportError, requests.RequestException, urllib3.exceptions.HTTPError) as error:
@@ -160,6 +162,8 @@ class GoogleBucket(RemoteStore):
             if error.retryable:
                 raise RetryableError(f"credentials: {type(error).__name__}", answered=False) from None
             raise self._refused(name, role, f"there are no credentials that work: {error}") from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RetryableError(f"the answer cannot be read: {error!s:.200}") from None
 
     def _answer(self, error: google_errors.GoogleAPICallError, name: str, role: str) -> Exception:
         status, said = int(error.code or 0), redacted(error.message or "")

@@ -25,6 +25,7 @@ from urllib3.exceptions import NameResolutionError, NewConnectionError
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError
+from trainwright.http_limits import DOWNLOAD, limited
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access, addresses, require_host
 from trainwright.storage.store import PreconditionFailed, RemoteStore, RetryableError, Sink, failure_of
@@ -71,7 +72,7 @@ def translating_requests(where: str, untrusted: TrainwrightError) -> Iterator[No
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise untrusted from None
         raise RetryableError(f"{type(error).__name__}: {error}") from None
-    except (requests.exceptions.InvalidURL, UnicodeError) as error:
+    except (requests.exceptions.InvalidURL, ValueError) as error:
         raise InputError(f"this is no URL: {redacted(str(error))}", where=where) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
         answered = not isinstance(error, requests.ConnectionError)
@@ -117,7 +118,7 @@ class WebServer(RemoteStore):
         with self._get(name, {"Range": f"bytes={start}-{stop - 1}", **condition}) as answer:
             if version and _version(answer) != version:
                 raise PreconditionFailed(f"version {_version(answer)} lies there")
-            found = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
+            found = re.match(r"bytes ([0-9]{1,18})-", answer.headers.get("Content-Range", ""))
             first = int(found[1]) if answer.status_code == HTTPStatus.PARTIAL_CONTENT and found else 0
             if first > start:
                 raise RetryableError(f"expected bytes from {start}, got bytes from {first}")
@@ -148,13 +149,14 @@ class WebServer(RemoteStore):
         )
         with translating_requests(self._where(name), untrusted):
             for _ in range(_HOPS):
-                answer = self._session.get(
-                    url,
-                    headers={"Accept-Encoding": "identity", **headers},
-                    stream=True,
-                    allow_redirects=False,
-                    timeout=TIMEOUT_S,
-                )
+                with limited(DOWNLOAD):
+                    answer = self._session.get(
+                        url,
+                        headers={"Accept-Encoding": "identity", **headers},
+                        stream=True,
+                        allow_redirects=False,
+                        timeout=TIMEOUT_S,
+                    )
                 with answer:
                     if not answer.is_redirect:
                         self._require_success(answer, name)
@@ -203,7 +205,7 @@ def _size(answer: requests.Response, where: str) -> int:
     whole = answer.status_code == HTTPStatus.OK  # the server ignores ranges
     header = answer.headers.get("Content-Length" if whole else "Content-Range", "")
     length = header.rpartition("/")[2]
-    if not length.isdigit():
+    if not re.fullmatch("[0-9]{1,18}", length):
         hint = "Copy the file to a bucket or a disk."
         raise InputError("the server does not say how long the file is", where=where, hint=hint)
     if whole and int(length) > _WITHOUT_RANGES:

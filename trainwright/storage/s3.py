@@ -21,9 +21,11 @@ from typing import Any, BinaryIO
 import boto3  # type: ignore[import-untyped]
 from botocore import exceptions as boto_errors  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
+from botocore.handlers import add_expect_header  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
+from trainwright.http_limits import ANSWER, DOWNLOAD, Limits, limited
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of, with_retries
@@ -68,8 +70,8 @@ class S3Bucket(RemoteStore):
         """Return an object as it is now, or the version that is pinned."""
         with self._errors(name, _READ):
             found = self._client.head_object(Bucket=self.name, Key=name, **_pin(version))
-        encrypted = str(found.get("ServerSideEncryption", "")).startswith("aws:")
-        return self._entry(name, found["ContentLength"], found, encrypted=encrypted)
+            encrypted = str(found.get("ServerSideEncryption", "")).startswith("aws:")
+            return self._entry(name, found["ContentLength"], found, encrypted=encrypted)
 
     def page(self, prefix: str, after: str = "") -> tuple[list[SourceFile], str]:
         """List one page of objects whose names start with a prefix."""
@@ -78,23 +80,27 @@ class S3Bucket(RemoteStore):
             more = json.loads(after) if after else {}
             with self._errors(prefix, "s3:ListBucketVersions"):
                 found = self._client.list_object_versions(**place, **more)
-            rows = [row for row in found.get("Versions", ()) if row["IsLatest"]]
-            marks = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
-            marks = {mark: found[name] for mark, name in marks.items() if found.get(name)}
-            following = json.dumps(marks) if found["IsTruncated"] else ""
+                rows = [row for row in found.get("Versions", ()) if row["IsLatest"]]
+                marks = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
+                marks = {mark: found[name] for mark, name in marks.items() if found.get(name)}
+                following = json.dumps(marks) if found["IsTruncated"] else ""
         else:
             more = {"ContinuationToken": after} if after else {}
             with self._errors(prefix, _LIST):
                 found = self._client.list_objects_v2(**place, **more)
             rows, following = found.get("Contents", []), found.get("NextContinuationToken", "")
-        encrypted = bool(rows) and self._encrypted(rows)
-        return [self._entry(row["Key"], row["Size"], row, encrypted=encrypted) for row in rows], following
+        with self._errors(prefix, _LIST):
+            encrypted = bool(rows) and self._encrypted(rows)
+            return [self._entry(row["Key"], row["Size"], row, encrypted=encrypted) for row in rows], following
 
     def pull(self, name: str, version: str, start: int, stop: int, sink: Sink) -> None:
         """Send bytes ``[start, stop)`` of the pinned version into the sink."""
         wanted = {"Bucket": self.name, "Key": name, "Range": f"bytes={start}-{stop - 1}", **_pin(version)}
         action = "s3:GetObjectVersion" if "VersionId" in wanted else _READ
-        with self._errors(name, action), closing(self._client.get_object(**wanted)["Body"]) as body:
+        with (
+            self._errors(name, action, DOWNLOAD),
+            closing(self._client.get_object(**wanted)["Body"]) as body,
+        ):
             for piece in body.iter_chunks(_PIECE):
                 sink(piece)
 
@@ -197,11 +203,12 @@ class S3Bucket(RemoteStore):
         )
 
     @contextmanager
-    def _errors(self, name: str, action: str) -> Iterator[None]:
-        """Translate the library's errors into those of a store."""
+    def _errors(self, name: str, action: str, limits: Limits = ANSWER) -> Iterator[None]:
+        """Translate the library's errors into those of a store; every answer has limits."""
         where = self._uri(name)
         try:
-            yield
+            with limited(limits):
+                yield
         except boto_errors.ClientError as error:
             raise self._answer(error, where, action) from None
         except _NO_CREDENTIALS as error:
@@ -209,6 +216,8 @@ class S3Bucket(RemoteStore):
         except _BROKEN as error:
             answered = not isinstance(error, _UNANSWERED)
             raise RetryableError(f"{type(error).__name__}: {error}", answered=answered) from None
+        except KeyError as error:
+            raise RetryableError(f"the answer has no {error}") from None
         except (boto_errors.BotoCoreError, ValueError) as error:
             raise InputError(
                 f"the request cannot be made: {redacted(str(error))}",
@@ -264,6 +273,8 @@ def _client(process: int, scheme: str) -> Any:  # noqa: ARG001 - a forked proces
         request_checksum_calculation="when_required",
     )
     session = boto3.session.Session()
+    # botocore reads the answer to "Expect: 100-continue" itself: without a limit, and forever where it ends.
+    session.events.unregister("before-call.s3", add_expect_header)
     if scheme == "s3":
         return session.client("s3", config=settings)
     endpoint = os.environ.get("MINIO_ENDPOINT", "")

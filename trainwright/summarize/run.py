@@ -1,7 +1,6 @@
 """Collect records, states and errors of a run after its end. Nothing here fails the run."""
 
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trainwright.artifacts import Record
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, TrainwrightError, TransientError, last_record
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
@@ -311,7 +311,7 @@ def _records(root: str, store: _Store, problems: list[str]) -> list[Record]:
 def _local_tasks(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
     """Read the local runner's list: the run's name, and its tasks except this one."""
     try:
-        local = dict(json.loads(store.read(f"{root.rstrip('/')}/{TASKS}")))
+        local = dict(read_json(store.read(f"{root.rstrip('/')}/{TASKS}")))
         local["tasks"] = [task for task in local["tasks"] if task["step"] != OWN and task["state"]]
     except (InputError, _Away):
         return {}

@@ -6,9 +6,7 @@ has both, and every pod of a run may read it: ``pipeline-runner`` and ``default-
 """
 
 import base64
-import gzip
 import http.client
-import json
 import os
 import re
 import ssl
@@ -19,7 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.http_limits import MAX_BYTES, inflate, limited
 from trainwright.retries import GaveUp, retry
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -123,7 +123,7 @@ def tasks_of(workflow: Mapping[str, Any]) -> list[WorkflowTask]:
     """Return the tasks that a Workflow object lists."""
     status = workflow.get("status") or {}
     packed = status.get("compressedNodes")  # Argo compresses those of a large workflow
-    listed = json.loads(gzip.decompress(base64.b64decode(packed))) if packed else status.get("nodes")
+    listed = read_json(inflate(base64.b64decode(packed), MAX_BYTES)) if packed else status.get("nodes")
     nodes = {str(node["name"]): node for node in dict(listed or {}).values()}
     found = [
         _task(match["path"], node, nodes)
@@ -171,7 +171,7 @@ def _parameters(side: Mapping[str, Any] | None) -> dict[str, str]:
 def _shown(task: str) -> str:
     """Return the display name in the task's specification."""
     try:
-        return str(json.loads(task)["taskInfo"]["name"])
+        return str(read_json(task)["taskInfo"]["name"])
     except (ValueError, KeyError, TypeError):
         return ""
 
@@ -179,9 +179,9 @@ def _shown(task: str) -> str:
 def _artifacts(patch: str) -> tuple[list[str], list[str], list[str]]:
     """Return the URIs of inputs, outputs and pages among these that a driver passed to its executor."""
     try:
-        [container] = json.loads(patch)["containers"]
+        [container] = read_json(patch)["containers"]
         command = container["command"]
-        passed = json.loads(command[command.index("--executor_input") + 1])
+        passed = read_json(command[command.index("--executor_input") + 1])
     except (ValueError, KeyError, TypeError):
         return [], [], []
     inputs, outputs = ([*_listed(passed.get(side))] for side in ("inputs", "outputs"))
@@ -199,7 +199,7 @@ def _get(cluster: WorkflowReader, what: str) -> dict[str, Any]:
     path = f"/apis/argoproj.io/v1alpha1/namespaces/{cluster.namespace}/{what}"
     where = f"{cluster.address}{path}"
     try:
-        return dict(json.loads(retry(lambda: _ask(cluster, path), _is_transient, where, DEADLINE_S)))
+        return dict(read_json(retry(lambda: _ask(cluster, path), _is_transient, where, DEADLINE_S)))
     except GaveUp as gave_up:
         error: Exception = gave_up.error
     except _Status as status:
@@ -238,9 +238,10 @@ def _ask(cluster: WorkflowReader, path: str) -> bytes:
     else:
         connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {cluster.token}"})
-        answer = connection.getresponse()
-        body = answer.read()
+        with limited():
+            connection.request("GET", path, headers={"Authorization": f"Bearer {cluster.token}"})
+            answer = connection.getresponse()
+            body = answer.read()
         if answer.status != _OK:
             raise _Status(answer.status)
         return body

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from trainwright.documents import Document, digest_text
+from trainwright.documents import Document, digest_text, read_json
 from trainwright.errors import InputError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def lines_from(path: Path, offset: int) -> Iterator[tuple[int, _Record]]:
                 return
             offset += len(raw)
             try:
-                line = json.loads(raw)
+                line = read_json(raw)
             except ValueError:
                 continue
             if isinstance(line, dict):

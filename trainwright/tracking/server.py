@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
+from trainwright.http_limits import limited
 from trainwright.retries import GaveUp, retry
 
 if TYPE_CHECKING:
@@ -101,14 +102,20 @@ def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float, *, 
         InputError: It refuses what was asked.
     """
     os.environ.update(_SETTINGS)
+    from google.protobuf.json_format import ParseError  # type: ignore[import-untyped]
     from mlflow.exceptions import MlflowException
 
     def once() -> Result:
         try:
-            return action()
+            with limited(threads=True):
+                return action()
+        except TrainwrightError:
+            raise
         except (MlflowException, OSError) as error:
             _raise_if_refused(error, tracking_uri)
             raise _Away(_shortened(error)) from error
+        except (ValueError, RecursionError, ParseError) as error:  # MLflow reads answers without a check
+            raise _Away(f"its answer cannot be read: {_shortened(error)}") from error
 
     try:
         return retry(once, lambda error: isinstance(error, _Away), f"asking {tracking_uri}", retry_s)

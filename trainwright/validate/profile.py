@@ -14,7 +14,7 @@ import numpy as np
 
 from trainwright import storage
 from trainwright.artifacts import Snapshot
-from trainwright.documents import canonical, digest_text
+from trainwright.documents import canonical, digest_text, read_json
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment.data import Runner
 from trainwright.tables import iter_batches
@@ -127,7 +127,7 @@ class Profiler:
         points = {name: [float(point).hex() for point in cuts[name]] for name in cuts}
         key = self._key(split, cuts=digest_text(canonical(points)))
         if (cached := self._cached(key)) is not None:
-            return {name: np.asarray(rows, np.int64) for name, rows in json.loads(cached).items()}
+            return {name: np.asarray(rows, np.int64) for name, rows in read_json(cached).items()}
         _, counts = self._scan(split, ScanRequest(b"", (), cuts))
         self._cache(key, json.dumps({name: rows.tolist() for name, rows in counts.items()}).encode())
         return counts

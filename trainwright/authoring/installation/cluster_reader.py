@@ -9,7 +9,9 @@ from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes import config
 from kubernetes.config.config_exception import ConfigException  # type: ignore[import-untyped]
 
+from trainwright.documents import InvalidJson, read_json
 from trainwright.errors import DependencyError, PermissionRefused
+from trainwright.http_limits import limited
 
 Object = dict[str, Any]
 TIMEOUTS_S = (5.0, 20.0)
@@ -84,16 +86,18 @@ class ClusterReader:
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         advice = "Look whether kubectl version answers: it reads the same configuration."
         try:
-            found = self._client.call_api(
-                path,
-                method,
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
-                body=body,
-                auth_settings=["BearerToken"],
-                response_type="object",
-                _return_http_data_only=True,
-                _request_timeout=TIMEOUTS_S,
-            )
+            with limited():
+                answer = self._client.call_api(
+                    path,
+                    method,
+                    header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                    _return_http_data_only=True,
+                    _request_timeout=TIMEOUTS_S,
+                )
+                found = read_json(answer.data)
         except k8s.ApiException as error:
             if error.status in {403, 404}:
                 return Answer("hidden" if error.status == 403 else "absent")  # noqa: PLR2004
@@ -106,6 +110,9 @@ class ClusterReader:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             text = "the Kubernetes API does not answer"
             raise DependencyError(text, where=self.address, hint=advice) from error
+        except InvalidJson as error:
+            text = f"what answers is not the Kubernetes API: {error.what}"
+            raise DependencyError(text, where=self.address, hint=advice) from None
         return Answer("found", found if isinstance(found, dict) else {})
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kfp_server_api
-import yaml
 from kubernetes.utils import parse_quantity  # type: ignore[import-untyped]
 
 from trainwright.authoring import catalog
@@ -13,6 +12,7 @@ from trainwright.authoring.installation.cluster_reader import Answer, ClusterRea
 from trainwright.authoring.submission.connection import Connection, document
 from trainwright.authoring.terminal import Diagnostic
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
+from trainwright.yaml_reader import read_yaml, read_yaml_documents
 
 OLDEST = (2, 17)
 SYSTEM = "kubeflow"
@@ -446,8 +446,8 @@ class _ClusterInspection:
 def _yaml_part(data: Object, key: str) -> Object:
     """Read a part of Argo's ConfigMap, which is YAML in a text."""
     try:
-        found = yaml.safe_load(data.get(key) or "")
-    except yaml.YAMLError:
+        found = read_yaml(str(data.get(key) or ""), aliases=True)
+    except InputError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -469,7 +469,7 @@ def _quotas(queue: Object) -> dict[str, tuple[float, float]]:
 
 def largest_steps() -> dict[str, tuple[float, float]]:
     """Return cores and bytes that the pods of the main pipeline's steps request, by executor, on defaults."""
-    document = next(yaml.safe_load_all(catalog.pipeline(PIPELINE).read_text()))
+    document = read_yaml_documents(catalog.pipeline(PIPELINE))[0]
     defaults = document["root"].get("inputDefinitions", {}).get("parameters", {})
 
     def amount(text: str) -> float:

@@ -20,7 +20,9 @@ import kfp_server_api
 import urllib3
 from urllib3 import exceptions as http
 
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
+from trainwright.http_limits import limited
 from trainwright.retries import Backoff, RetryPolicy
 
 TIMEOUTS_S = (5.0, 60.0)
@@ -85,8 +87,8 @@ class Client(kfp_server_api.ApiClient):  # type: ignore[misc]
 def document(body: Any) -> Any:
     """Return the content of a JSON body; None for any other body."""
     try:
-        return json.loads((body.decode(errors="replace") if isinstance(body, bytes) else body) or "")
-    except ValueError:
+        return read_json((body.decode(errors="replace") if isinstance(body, bytes) else body) or "")
+    except InputError:
         return None
 
 
@@ -203,7 +205,8 @@ class Connection:
 
     def once(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call once; a failure raises one of :data:`FAILURES`."""
-        return call(*args, _request_timeout=TIMEOUTS_S, **options)
+        with limited():
+            return call(*args, _request_timeout=TIMEOUTS_S, **options)
 
     def get(self, path: str) -> urllib3.BaseHTTPResponse:
         """Return the unread answer of a path that the generated client does not have."""

@@ -194,7 +194,7 @@ def _tail(api: Connection, path: str) -> bytes:
                     return b""
         finally:
             answer.release_conn()
-    except (*FAILURES, ValueError):
+    except (*FAILURES, TrainwrightError, ValueError):
         return b""
     return tail
 

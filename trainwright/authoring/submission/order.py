@@ -16,6 +16,7 @@ from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.pipeline_spec import Pipeline
 from trainwright.authoring.submission import provenance
 from trainwright.authoring.submission.connection import Endpoint
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 
 MOST_BYTES = 500_000
@@ -158,7 +159,7 @@ def local_paths(value: Any, name: str = "") -> Iterator[str]:
             yield from local_paths(entry, f"{name}.{key}" if name else str(key))
     elif isinstance(value, str) and value.startswith("{"):
         try:
-            inside = json.loads(value)
+            inside = read_json(value)
         except ValueError:
             return
         yield from local_paths(inside, name)

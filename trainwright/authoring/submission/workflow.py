@@ -6,8 +6,6 @@ and returns them to a caller who may read the run in the answer of ``/apis/v1bet
 """
 
 import base64
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,7 +16,9 @@ import kfp_server_api
 from trainwright.authoring.submission import failures
 from trainwright.authoring.submission.connection import FAILURES, Connection, document
 from trainwright.authoring.submission.progress import ENDED, RUNNING, WAITING, details
+from trainwright.documents import read_json
 from trainwright.errors import TrainwrightError
+from trainwright.http_limits import MAX_BYTES, inflate
 
 STILL = 2
 """Looks at an unchanged list after which the workflow is read: ten seconds at first."""
@@ -87,9 +87,9 @@ def _nodes(api: Connection, run_id: str) -> tuple[Mapping[str, Any], bool]:
         answer = document(api.get(f"/apis/v1beta1/runs/{quote(run_id, safe='')}").data)
         status = document(answer["pipeline_runtime"]["workflow_manifest"])["status"]
         if packed := status.get("compressedNodes"):
-            return dict(json.loads(gzip.decompress(base64.b64decode(packed)))), True
+            return dict(read_json(inflate(base64.b64decode(packed), MAX_BYTES))), True
         return dict(status.get("nodes") or {}), False
-    except (*FAILURES, EOFError, ValueError, TypeError, KeyError, AttributeError):
+    except (*FAILURES, TrainwrightError, EOFError, ValueError, TypeError, KeyError, AttributeError):
         return {}, False
 
 

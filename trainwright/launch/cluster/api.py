@@ -11,6 +11,7 @@ import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 
 from trainwright.errors import PermissionRefused, TransientError
+from trainwright.http_limits import ANSWER, FOLLOWED, Limits, limited
 from trainwright.launch.cluster import responses
 from trainwright.launch.cluster.responses import (
     ApiCall,
@@ -261,7 +262,8 @@ class Api:
             "allowWatchBookmarks": "true",
         }
         call = self._call("watch", selection.kind)
-        with contextlib.closing(self._open(call, query, answer_s=seconds + 15)) as response:
+        limits = Limits(seconds=seconds + 15)  # the server ends it after ``seconds``
+        with contextlib.closing(self._open(call, query, answer_s=limits.seconds, limits=limits)) as response:
             yield response, responses.watch_events(response, call)
 
     def remove_pod(self, name: str, uid: str) -> None:
@@ -295,9 +297,9 @@ class Api:
             ApiInvalid: It has no log yet.
         """
         options = {"container": self.kind.container, "timestamps": "true", **query}
-        silent_s = _IDLE_S if "follow" in query else _ANSWER_S
+        silent_s, limits = (_IDLE_S, FOLLOWED) if "follow" in query else (_ANSWER_S, ANSWER)
         call = self._call("get", "pods/log", pod)
-        with contextlib.closing(self._open(call, options, answer_s=silent_s)) as response:
+        with contextlib.closing(self._open(call, options, answer_s=silent_s, limits=limits)) as response:
             yield response, (responses.split_timestamp(line) for line in responses.read_lines(response))
 
     def _call(self, verb: str, resource: str, name: str = "") -> ApiCall:
@@ -336,20 +338,22 @@ class Api:
         body: Any = None,
         *,
         answer_s: float = _ANSWER_S,
+        limits: Limits = ANSWER,
     ) -> urllib3.BaseHTTPResponse:
         content = "application/json-patch+json" if call.verb == "patch" else "application/json"
         try:
-            response: urllib3.BaseHTTPResponse = self.client.call_api(
-                call.path,
-                _METHODS.get(call.verb, "GET"),
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content},
-                body=body,
-                auth_settings=["BearerToken"],
-                _return_http_data_only=True,
-                _preload_content=False,
-                _request_timeout=(_CONNECT_S, answer_s),
-            )
+            with limited(limits):
+                response: urllib3.BaseHTTPResponse = self.client.call_api(
+                    call.path,
+                    _METHODS.get(call.verb, "GET"),
+                    query_params=list((query or {}).items()),
+                    header_params={"Accept": "application/json", "Content-Type": content},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                    _return_http_data_only=True,
+                    _preload_content=False,
+                    _request_timeout=(_CONNECT_S, answer_s),
+                )
         except k8s.ApiException as error:
             refusal = rejection(error, call)
             if isinstance(refusal, PermissionRefused) and self._is_starting(call):
@@ -371,14 +375,15 @@ class Api:
         resource, since the success of one call says nothing about the right to make another one.
         """
         try:
-            self.client.call_api(
-                "/readyz",
-                "GET",
-                auth_settings=["BearerToken"],
-                _return_http_data_only=True,
-                _preload_content=False,
-                _request_timeout=(_CONNECT_S, _ANSWER_S),
-            ).release_conn()
+            with limited():
+                self.client.call_api(
+                    "/readyz",
+                    "GET",
+                    auth_settings=["BearerToken"],
+                    _return_http_data_only=True,
+                    _preload_content=False,
+                    _request_timeout=(_CONNECT_S, _ANSWER_S),
+                ).release_conn()
         except k8s.ApiException as error:
             if error.status not in {401, 403}:
                 return int(error.status or 500) >= 500  # noqa: PLR2004 - an error of the server

@@ -1,6 +1,5 @@
 """Calls of the Kubernetes API, their answers, and the errors that other answers become."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,13 +7,14 @@ from typing import Any
 
 import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
-from kubernetes.watch.watch import iter_resp_lines  # type: ignore[import-untyped]
 
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 
 Object = dict[str, Any]
 
 _LONGEST_PAUSE_S = 120.0
+_PIECE, _LONGEST_LINE = 1 << 16, 4 << 20
 _CONFLICT, _EXPIRED = 409, 410
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _NO_RUNTIME = re.compile(r"TrainingRuntime\b.*\bnot found")
@@ -108,8 +108,8 @@ def parse_object(data: bytes | str, call: ApiCall, *fields: str) -> Object:
         ApiUnavailable: It is not.
     """
     try:
-        answer = json.loads(data)
-    except ValueError:
+        answer = read_json(data)
+    except InputError:
         answer = None
     if isinstance(answer, dict) and all(isinstance(answer.get(name), dict) for name in fields):
         return answer
@@ -138,7 +138,7 @@ def rejection(error: k8s.ApiException, call: ApiCall) -> Exception:
             found = ApiConflict(message) if error.status == _CONFLICT else ApiGone(message)
         case _:
             retry_after = urllib3.HTTPHeaderDict(error.headers or {}).get("Retry-After", "")
-            pause_s = min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isdigit() else 0.0
+            pause_s = min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isdecimal() else 0.0
             what = f"the Kubernetes API answers {error.status} to {call}: {message}"
             found = ApiUnavailable(TransientError(what), pause_s)
     return found
@@ -147,8 +147,8 @@ def rejection(error: k8s.ApiException, call: ApiCall) -> Exception:
 def _message_of(error: k8s.ApiException) -> str:
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body
     try:
-        return str(json.loads(str(body))["message"])
-    except (TypeError, ValueError, KeyError):
+        return str(read_json(str(body))["message"])
+    except (TypeError, InputError, KeyError):
         return (str(body or "").strip() or str(error.reason or ""))[:300]
 
 
@@ -184,11 +184,18 @@ def _not_found(error: k8s.ApiException, message: str, call: ApiCall) -> Exceptio
 
 
 def read_lines(response: urllib3.BaseHTTPResponse) -> Iterator[str]:
-    """Yield the lines of an open response as they arrive."""
+    """Yield the lines of an open response as they arrive; cut those that are too long.
+
+    Empty lines are left out, and a last one without an end, where the connection broke. ``iter_resp_lines``
+    of kubernetes holds a whole chunk and a line of any length in memory.
+    """
+    rest = b""
     try:
-        for line in iter_resp_lines(response):
-            if line:
-                yield line
+        while part := response.read1(_PIECE):
+            *lines, rest = (rest + part).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            yield from (line.decode(errors="replace") for line in lines if line)
     except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
         # The last two are raised by a response that another thread has closed.
         raise transport_error(error) from error

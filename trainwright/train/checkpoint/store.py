@@ -1,6 +1,5 @@
 """The checkpoint store of a training: its job directory, and copies in a bucket if one is configured."""
 
-import json
 import logging
 import shutil
 import time
@@ -9,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from trainwright import storage
-from trainwright.documents import canonical
+from trainwright.documents import canonical, read_json
 from trainwright.errors import DependencyError, InputError, PreemptedUnsaved, TrainwrightError
 from trainwright.experiment.training import Checkpointing
 from trainwright.storage import Access, AlreadyExists
@@ -89,7 +88,7 @@ class CheckpointStore:
         # An attempt's folder alone proves nothing: a launcher may have adopted an older attempt.
         for path in (self.folder / "starts").glob("*.json"):
             try:
-                attempt = str(json.loads(path.read_text()).get("attempt", ""))
+                attempt = str(read_json(path).get("attempt", ""))
             except (OSError, ValueError, AttributeError):
                 continue
             if attempt.isdigit() and self._attempt.isdigit() and int(attempt) > int(self._attempt):

@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, InternalError
 from trainwright.experiment.training import Feeding
 from trainwright.storage.file_lock import file_lock, is_same_file, remove_unlocked
@@ -271,7 +272,7 @@ def _write(stream: Any, shard: ShardSpec) -> None:
 def _verify(descriptor: int, shard: ShardSpec, verified: str | None) -> str:
     """Check size and digest of a shard; return its token, which differs for every file ever written."""
     try:
-        header = json.loads(os.pread(descriptor, HEADER_SIZE, 0))
+        header = read_json(os.pread(descriptor, HEADER_SIZE, 0))
         expected, token = header["sha256"], header["token"]
     except (ValueError, KeyError, TypeError) as error:
         raise _Damaged(f"its header cannot be read: {error}") from None

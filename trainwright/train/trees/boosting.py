@@ -1,7 +1,6 @@
 """Boosting rounds: evaluated, saved, stopped and resumed, in step on all processes."""
 
 import hashlib
-import json
 import logging
 import math
 import time
@@ -21,7 +20,7 @@ from torch import distributed
 from xgboost.core import XGBoostError
 
 from trainwright.artifacts import Model
-from trainwright.documents import canonical
+from trainwright.documents import canonical, read_json
 from trainwright.errors import DataRefused, Diverged, InternalError, Preempted, TransientError
 from trainwright.experiment import ResolvedTraining, Trees
 from trainwright.launch.agent.heartbeat import Heartbeat
@@ -379,7 +378,7 @@ class TreeCheckpoints:
             _log.warning("%s is skipped: its SHA-256 differs", path.name)
             return None
         first, _, trees = content.partition(b"\n")
-        header = json.loads(first)
+        header = read_json(first)
         if header["xgboost"] != xgboost.__version__:
             _log.warning("%s is skipped: it is of XGBoost %s", path.name, header["xgboost"])
             return None
