@@ -168,17 +168,17 @@ def test_open_intent_from_before_signatures_is_aborted(shelf: Shelf) -> None:
     assert shelf.aliases() == {}
 
 
-def overridden(shelf: Shelf, folder: Path) -> tuple[str, Path]:
+def overridden(shelf: Shelf, folder: Path, approver: str = "dora") -> tuple[str, Path]:
     """Register a model that was held, by an override; return the version and its note."""
     run = Run(folder / "run", weights="held", model_decision="HOLD")
     day = timedelta(days=1)
     override = Override(
         verdict=Verdict.read(run.root / "model_verdict").digest,
-        approver="dora",
+        approver=approver,
         reason="a known gap",
         expires=datetime.now(UTC) + day,
     )
-    section = shelf.registry.model_copy(update={"override": override})
+    section = shelf.registry.model_copy(update={"override": override, "author": "anna"})
     made = register(*run.folders, section, "abc", folder / "r", folder / "s.md")
     [place] = (shelf.audit / "registered").glob(f"{made.key}.*.json")
     return made.version, place

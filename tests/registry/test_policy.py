@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth import crypt, jwt
 
 from tests.registry.shelf import DIRECT, Shelf
+from tests.registry.test_forged_audit import overridden
 from trainwright.artifacts import Record
 from trainwright.errors import InputError
 from trainwright.experiment import Promotion
@@ -106,6 +107,17 @@ def test_key_of_registrations_signs_no_entry(shelf: Shelf, tmp_path: Path) -> No
     (folder / "promote.pem").write_bytes(public_pem(other.key_file))
     with pytest.raises(BrokenAuditError, match="which is not trusted"):
         shelf.back()
+
+
+def test_key_that_is_not_trusted_writes_no_entry(shelf: Shelf, tmp_path: Path) -> None:
+    folder = trust(shelf, {"promotion": DIRECT.model_dump(mode="json")})
+    other = Keyring(str(tmp_path / "other"))
+    other.sign(NOTE, Verdict(decision="PASS", rules=(), judged={}))  # its first use makes the key
+    (folder / "promote.pem").write_bytes(public_pem(other.key_file))
+    with pytest.raises(InputError, match="which is not trusted"):
+        shelf.ask("production", 1)
+    assert shelf.aliases() == {}
+    assert list(shelf.audit.glob("0*.json")) == []
 
 
 class Issuer:
@@ -217,6 +229,26 @@ def test_requester_who_approves_is_held(shelf: Shelf) -> None:
     assert shelf.ask("production", 1, four_eyes, by="ben", approver="BEN").decision == "HOLD"
     assert shelf.ask("production", 1, four_eyes, by="ben", approver="carl").decision == "PASS"
     assert not same_person("anna", "hanna")
+
+
+def test_override_that_the_author_approves_does_not_count(shelf: Shelf, tmp_path: Path) -> None:
+    version, _ = overridden(shelf, tmp_path / "held", approver="Ａnna")  # noqa: RUF001
+    four_eyes = DIRECT.model_copy(update={"four_eyes": True})
+    assert shelf.ask("production", version, four_eyes, by="ben", approver="carl").decision == "FAIL"
+    rules = {rule.name: rule for rule in verdict(shelf, int(version)).rules}
+    assert ", who is the author" in rules["model verdict"].detail
+
+
+def test_override_needs_a_token_at_every_stage_where_the_policy_names_approvers(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    version, _ = overridden(shelf, tmp_path / "held")
+    path = {"promotion": {"path": ["staging", "production"]}}
+    issuer = Issuer(trust(shelf, path | {"approval": TOKENS}))
+    assert shelf.ask("staging", version).decision == "HOLD"
+    model = shelf.evidence(int(version)).model_digest
+    token = issuer.sign(model, aud=audience("staging", model))
+    assert shelf.ask("staging", version, by="ben", approval=token).decision == "PASS"
 
 
 def test_override_ends_within_days() -> None:

@@ -257,6 +257,7 @@ class AuditLog:
             numbered = replace(numbered, facts=numbered.facts | {ADOPTED: adopted})
         verify_chain([*self._known, numbered], self.model, self.place, known=len(self._known))
         signed = self._keys.sign(ENTRY, numbered)
+        self._keys.verify(ENTRY, signed, self.place)  # an entry that nobody trusts would stop the audit
         create(join(self.place, _entry_name(numbered.seq)), _pretty(signed))
         self._known = (*self._known, numbered)
         return numbered

@@ -177,7 +177,8 @@ def _read_private(path: Path, *, local: bool) -> "Ed25519PrivateKey":
         raise InputError(
             "no such file, so no entry of the audit can be signed or verified",
             where=where,
-            hint="Mount the Secret there, or name the folder of the public keys (registry.trust).",
+            hint="Mount the Secret there, restore the file from a backup, or name the folder of the public "
+            "keys (registry.trust).",
         ) from None
     except OSError as error:
         raise PermissionRefused(f"the key cannot be read: {error.strerror}", where=where) from None
