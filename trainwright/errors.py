@@ -169,6 +169,11 @@ def clean(text: object, limit: int = MAX_TEXT) -> str:
     return printable(redacted(shorten(lines, limit)))
 
 
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an error, cleaned: its last line is a message that anything may be in."""
+    return clean("".join(traceback.format_exception(error)), MAX_RECORD)
+
+
 def as_record(error: BaseException, component: str) -> dict[str, Any]:
     """Describe an error as the fields of the one JSON line that every failing step prints."""
     error = in_our_words(error)
@@ -246,7 +251,7 @@ def reported(component: str) -> Iterator[None]:
     except Exception as error:
         record, ours = as_record(error, component), in_our_words(error)
         is_ours = isinstance(ours, TrainwrightError)
-        said = f"{type(ours).__name__}: {ours}" if is_ours else traceback.format_exc()
-        print(clean(said, MAX_RECORD), file=sys.stderr)  # noqa: T201
+        said = clean(f"{type(ours).__name__}: {ours}", MAX_RECORD) if is_ours else traceback_of(error)
+        print(said, file=sys.stderr)  # noqa: T201
         print(MARK + json.dumps(record), file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(record["code"]) from error

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trainwright.errors import MARK, InternalError, ModelRefused, TrainwrightError
+from trainwright.errors import ERRORS, InternalError, ModelRefused, TrainwrightError, clean, last_record
 
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "OMP_NUM_THREADS")
 """Variables that a process needs to start at all; the process gets no others, so no secrets."""
@@ -94,15 +94,13 @@ def _error(done: subprocess.CompletedProcess[str], limits: Limits) -> Trainwrigh
         return ModelRefused(f"no answer within {limits.seconds:g} s", hint=hint)
     if done.returncode < 0:
         return ModelRefused(f"the process was killed by signal {-done.returncode}", hint=hint)
-    lines = [line.removeprefix(MARK) for line in done.stderr.splitlines() if line.startswith(MARK)]
-    record = json.loads(lines[-1]) if lines else {}
-    what = str(record.get("what") or f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    record = last_record(done.stderr, done.returncode) or {}
+    what = record.get("what") or clean(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
     if any(word in what for word in _OUT_OF_MEMORY):
         limit = f"{limits.memory / 2**30:.1f} GiB"
         return ModelRefused(f"it needs more memory than its limit of {limit}", hint=hint)
-    kinds = {kind.__name__: kind for kind in TrainwrightError.__subclasses__()}
-    kind = kinds.get(str(record.get("error")), InternalError)
-    return kind(what, where=str(record.get("where", "")), hint=str(record.get("hint", "")))
+    kind = ERRORS[record["code"]] if record else InternalError
+    return kind(what, where=record.get("where", ""), hint=record.get("hint", ""))
 
 
 # In the process itself, before anything that starts threads is imported: each protection holds for one thread

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from trainwright.errors import (
     as_ours,
     as_record,
     clean,
+    traceback_of,
 )
 
 UNCHANGED = "Nothing was changed."
@@ -41,7 +41,7 @@ def reported(as_json: bool = False, *, stopped: str = UNCHANGED) -> Iterator[Non
     except Exception as error:
         known = as_ours(error)
         if known is None:
-            typer.echo(clean(traceback.format_exc(), MAX_RECORD), err=True)
+            typer.echo(traceback_of(error), err=True)
         else:
             typer.echo(clean(f"{type(known).__name__}: {known}", MAX_RECORD), err=True)
         record = as_record(known or error, "trainwright")

@@ -3,7 +3,6 @@
 import os
 import secrets
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from trainwright.errors import (
     TrainwrightError,
     TransientError,
     in_our_words,
+    traceback_of,
 )
 from trainwright.ingest.reports import ShardReport
 from trainwright.ingest.shards import ShardPlan, SourceShard, make_shard
@@ -109,7 +109,7 @@ def write_result(plan: ShardPlan, folder: str, shard: SourceShard) -> None:
     except Exception as error:
         known = in_our_words(error)
         if not isinstance(known, TrainwrightError):
-            traceback.print_exc(file=sys.stderr)
+            sys.stderr.write(traceback_of(error))
             known = InternalError(
                 f"shard {shard.index} failed: {type(error).__name__}: {error}",
                 hint="The traceback is in the log.",

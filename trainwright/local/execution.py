@@ -1,7 +1,6 @@
 """Run one step: restore it from the cache, or start its process as often as its retry policy allows."""
 
 import shutil
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +100,7 @@ class Execution:
             if ours is None:  # a bug
                 call.folder.mkdir(exist_ok=True)
                 with call.log.open("a") as log:
-                    traceback.print_exception(error, file=log)
+                    log.write(errors.traceback_of(error))
             return _failed(call, errors.as_record(ours or error, call.name))
 
     def _run(self, call: Invocation) -> Task:

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from trainwright.errors import DependencyError, InternalError, TrainwrightError, in_our_words
+from trainwright.errors import DependencyError, InternalError, TrainwrightError, in_our_words, traceback_of
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -117,7 +116,7 @@ class _Failure:
         if isinstance(error, MemoryError | pa.ArrowMemoryError):
             what = f"a worker process has no memory left: {error}"
             return cls(DependencyError, what, "", "Give the step more memory, or use fewer workers.")
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(traceback_of(error))
         what = f"{type(error).__name__}: {error}"
         return cls(InternalError, what, "a worker process", "The traceback is in the log.")
 

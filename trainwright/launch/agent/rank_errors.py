@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,7 +166,7 @@ class RankError(Document):
         record: dict[str, Any] = errors.as_record(cause.error, "")
         fields = {name: record[name] for name in ("code", "what", "where", "hint")}
         names = [entry.__name__ for entry in type(cause.error).__mro__]
-        trace = [] if witnessed else "".join(traceback.format_exception(error)).splitlines()
+        trace = [] if witnessed else errors.traceback_of(error).splitlines()
         return cls(
             rank=rank,
             time_ns=time.time_ns(),
@@ -307,9 +306,9 @@ def reported_rank(folder: Path, rank: int) -> Iterator[None]:
         entry.save(folder)
         _write_torchrun_error(error, entry)
         if entry.kind in _HANGS:
-            stacks.save(folder, rank, "".join(traceback.format_exception(error)))
+            stacks.save(folder, rank, errors.traceback_of(error))
         if entry.error not in _LIBRARY_ERRORS or entry.kind in _HANGS:
-            traceback.print_exc()
+            sys.stderr.write(errors.traceback_of(error))
         sys.stderr.flush()
         raise SystemExit(entry.code) from error
 
@@ -319,7 +318,7 @@ def _write_torchrun_error(error: BaseException, entry: RankError) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    trace, seconds = "".join(traceback.format_exception(error)), str(entry.time_ns // 10**9)
+    trace, seconds = errors.traceback_of(error), str(entry.time_ns // 10**9)
     extra = {"py_callstack": trace, "timestamp": seconds}
     body = {"message": {"message": f"{entry.error}: {entry.what}", "extraInfo": extra}}
     try:
