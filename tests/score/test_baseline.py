@@ -1,12 +1,15 @@
 """The model in production scores the rows of a candidate: the numbers that its own training wrote."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.train.odd import copied, forged
 from tests.train.problems import ROWS, Outcome, flights, run, write
+from tests.train.test_trust import rewritten
 from trainwright import tables
-from trainwright.artifacts import Model, Snapshot
+from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.score.score import ProductionModelReference, ScoreResult, score_rows
@@ -85,3 +88,22 @@ def test_files_that_are_not_what_was_registered_are_refused(
 def test_files_that_are_gone_are_said_to_be(training_set: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"RESOURCE_DOES_NOT_EXIST.*gone"):
         score(training_set, tmp_path, tmp_path / "gone", "0" * 64)
+
+
+@pytest.mark.covers("A2")
+def test_a_model_in_production_with_a_loop_writes_no_predictions_and_says_why(
+    training_set: Path, trained: Outcome, tmp_path: Path
+) -> None:
+    def loop(members: dict[str, bytes], root: str) -> None:
+        model = json.loads(members[f"{root}/models/model.json"])
+        model["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.higher_order.while_loop"
+        members[f"{root}/models/model.json"] = json.dumps(model).encode()
+
+    folder = copied(trained.model, tmp_path)
+    rewritten(folder / "program.pt2", loop)
+    forged(folder)
+    scored = score(training_set, tmp_path, folder)
+    assert scored.predictions_version == ""
+    assert "cannot score these rows: operator torch.ops.higher_order.while_loop of node" in scored.headline
+    assert not (tmp_path / "predictions" / Snapshot.FILE).exists()
+    assert Record.read(tmp_path / "predictions").config["protections"]

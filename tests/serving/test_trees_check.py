@@ -58,6 +58,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.covers("A2")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_tree_with_a_wrong_index_is_refused(trees: bytes, tmp_path: Path, attack: str) -> None:
     change, message = ATTACKS[attack]

@@ -59,6 +59,7 @@ def test_a_process_reads_its_model_writes_its_output_and_says_what_protects_it(f
     assert files.startswith("files limited by Landlock ")
 
 
+@pytest.mark.covers("A2")
 @pytest.mark.parametrize("attack", TRY)
 def test_an_attack_is_denied(folder: Path, attack: str) -> None:
     home = folder / "home"
@@ -79,6 +80,7 @@ def test_a_secret_in_the_environment_is_not_passed_on(folder: Path, monkeypatch:
     assert "KeyError" in found.error.what
 
 
+@pytest.mark.covers("A2")
 def test_an_endless_loop_ends_at_the_limit_of_time(folder: Path) -> None:
     found = attempt(folder, "while True: pass", seconds=3)
     assert isinstance(found.error, ModelRefused)
@@ -86,6 +88,7 @@ def test_an_endless_loop_ends_at_the_limit_of_time(folder: Path) -> None:
     assert "time limit 3 s" in found.protections
 
 
+@pytest.mark.covers("A2")
 def test_a_huge_allocation_ends_at_the_limit_of_memory(folder: Path) -> None:
     found = attempt(folder, "bytearray(2 << 30)")
     assert isinstance(found.error, ModelRefused)

@@ -94,6 +94,7 @@ def changed(program: Path, operator: str, change: Callable[[dict[str, Any]], Non
     return buffer.getvalue()
 
 
+@pytest.mark.covers("A2")
 def test_a_program_that_writes_a_file_is_refused_before_it_runs(model: Path, tmp_path: Path) -> None:
     mark = tmp_path / "written"
     mark.write_bytes(bytes(64))
@@ -113,6 +114,7 @@ def test_a_program_that_writes_a_file_is_refused_before_it_runs(model: Path, tmp
     assert mark.read_bytes() == bytes(64)
 
 
+@pytest.mark.covers("A2")
 def test_a_program_that_takes_all_memory_is_refused_at_its_limit(model: Path, tmp_path: Path) -> None:
     def repeat(node: dict[str, Any]) -> None:
         times = {"name": "repeats", "arg": {"as_ints": [1 << 20, 1 << 20]}, "kind": 1}

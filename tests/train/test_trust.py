@@ -191,7 +191,7 @@ def attacks(mark: Path) -> dict[str, tuple[Attack, str]]:  # noqa: C901, PLR0915
 ATTACKS = [*attacks(Path())]
 
 
-@pytest.mark.covers("A1")
+@pytest.mark.covers("A1", "A2")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_malicious_program_runs_nothing_even_if_the_manifest_agrees_with_it(
     plain_made: Made, tmp_path: Path, attack: str
