@@ -118,22 +118,27 @@ def main(arguments: Sequence[str]) -> None:
 
 def protect(limits: Limits) -> list[str]:
     """Limit this process, and return what is in force, for the record of the step."""
-    found = []
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limits.seconds)  # without a handler, it ends the process
-    found.append(f"time limit {limits.seconds:g} s")
+    found = [f"time limit {limits.seconds:g} s"]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
-        found.append(f"memory limit {limits.memory / 2**30:.1f} GiB")
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        memory = limits.memory if hard == resource.RLIM_INFINITY else min(limits.memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        found.append(f"memory limit {memory / 2**30:.1f} GiB")
         libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         found += _limit_files(libc, limits)
         found += _deny_network(libc)
+    else:
+        found.append("memory is not limited")
     absent = {"files": "files are not limited", "network": "network is not denied"}
     return found + [text for name, text in absent.items() if not any(name in entry for entry in found)]
 
 
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_DIR, _WRITE_FILE, _TRUNCATE, _IOCTL_DEV = 1 << 2, 1 << 3, 1 << 1, 1 << 14, 1 << 15
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}

@@ -2,8 +2,12 @@
 
 import os
 import platform
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +103,43 @@ def test_a_process_that_crashes_is_refused(folder: Path) -> None:
     found = attempt(folder, "import ctypes; ctypes.string_at(0)")
     assert isinstance(found.error, ModelRefused)
     assert found.error.what == "the process was killed by signal 11"
+
+
+def test_a_process_ends_with_the_step_that_started_it(folder: Path) -> None:
+    limits = f"sandbox.Limits((), ({str(folder / 'out')!r},), 1 << 30, 600)"
+    path = str(folder / "out" / "pid")
+    code = f"import os, time; open({path!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    step = f"from trainwright import sandbox; sandbox.run('timeit', ['-n1', '-r1', {code!r}], {limits})"
+    process = subprocess.Popen([sys.executable, "-c", step])
+    pid = wait_for(lambda: (folder / "out" / "pid").exists() and (folder / "out" / "pid").read_text())
+    process.kill()
+    process.wait()
+    assert wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+
+WITHOUT_LANDLOCK = """
+import ctypes, struct
+from trainwright import sandbox
+lines = [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050026), (0x06, 0, 0, 0x7FFF0000)]  # 38, ENOSYS
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, struct.pack("@HP", len(lines), ctypes.addressof(code)), 0, 0) == 0
+print(sandbox.run("timeit", ["-n1", "-r1", "1"], sandbox.Limits((), (), 1 << 30, 60)).protections)
+"""
+
+
+def test_a_kernel_without_landlock_runs_the_module_and_the_record_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LANDLOCK], capture_output=True, text=True, check=True
+    )
+    assert "files are not limited" in done.stdout
+    assert "network denied by seccomp" in done.stdout
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """Return what a condition gives as soon as it is true."""
+    end = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
