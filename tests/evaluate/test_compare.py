@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.evaluate.made_runs import HERE, made_run
+from tests.forbidden import FORBID, obey_permissions
 from tests.report.browser import Browser
 from trainwright.errors import InputError
 from trainwright.evaluate.comparison import RunComparison, compare_runs
@@ -216,6 +218,23 @@ def test_the_command_writes_json_and_a_page_and_ends_with_ten_on_bad_input(tmp_p
     refused = command(runs[0], "--level", "7")
     assert refused.returncode == 10
     assert "7 is no level of a test" in refused.stderr
+
+
+@pytest.mark.covers("B12")
+@pytest.mark.parametrize("forbid", FORBID)
+def test_page_that_may_not_be_written_ends_with_50(
+    tmp_path: Path, forbid: Callable[[Path], list[str]]
+) -> None:
+    runs = [str(run) for run in two_sides(tmp_path, 6)]
+    folder = tmp_path / "forbidden"
+    folder.mkdir()
+    call = [*forbid(folder), sys.executable, "-m", "trainwright.evaluate", "compare", *runs]
+    done = subprocess.run(
+        [*call, "--metric", "auc", "--report", str(folder / "page.html")],
+        preexec_fn=obey_permissions, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 50, done.stderr
+    assert f"at    {folder}" in done.stderr
 
 
 @pytest.mark.parametrize("width", [400, 1200])

@@ -2,11 +2,13 @@ import json
 import multiprocessing
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.forbidden import FORBID, obey_permissions
 from tests.ingest.taking import data, flights, put, take, version_of, whole
 from trainwright.artifacts import Listing, Record, Snapshot
 from trainwright.errors import DataRefused, InputError
@@ -247,3 +249,26 @@ def test_ingests_at_once_in_one_folder_leave_a_whole_snapshot_and_typed_errors(
     assert set(outcomes) == {"whole", "TransientError"}
     whole(tmp_path / "snapshot")
     assert not list((tmp_path / "snapshot").glob(".*"))
+
+
+STEP = """
+import sys
+from pathlib import Path
+from tests.ingest.taking import take
+from trainwright.errors import reported
+with reported("ingest"):
+    take(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.covers("B12")
+@pytest.mark.parametrize("forbid", FORBID)
+def test_step_that_may_not_write_ends_with_50(
+    tmp_path: Path, source: Path, forbid: Callable[[Path], list[str]]
+) -> None:
+    folder = tmp_path / "forbidden"
+    folder.mkdir()
+    command = [*forbid(folder), sys.executable, "-c", STEP, str(source), str(folder)]
+    done = subprocess.run(command, preexec_fn=obey_permissions, capture_output=True, text=True, check=False)
+    assert done.returncode == 50, done.stderr
+    assert f"at    {folder}" in done.stderr

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.forbidden import FORBID, obey_permissions
 from trainwright.errors import MARK, InputError
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
@@ -249,6 +250,22 @@ def test_accept_asks_where_there_is_a_terminal_and_a_no_changes_nothing(
     os.close(theirs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"Write this to {reviewed}? [y/N] ")
+    assert reviewed.read_text() == before
+
+
+@pytest.mark.covers("B12")
+@pytest.mark.parametrize("forbid", FORBID)
+def test_accept_that_may_not_write_ends_with_50_and_changes_nothing(
+    strange: Path, reviewed: Path, forbid: Callable[[Path], list[str]]
+) -> None:
+    before = reviewed.read_text()
+    command = [*forbid(reviewed.parent), sys.executable, "-m", "trainwright.validate", "accept", str(strange)]
+    done = subprocess.run(
+        [*command, "--schema", str(reviewed), "--yes"],
+        cwd=ROOT, preexec_fn=obey_permissions, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    reviewed.parent.chmod(0o755)
+    assert done.returncode == 50, done.stderr
     assert reviewed.read_text() == before
 
 
