@@ -148,9 +148,15 @@ def _cast_whole(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind) and _any(pc.greater_equal(pc.abs(converted), float(EXACT))):
         long = column.filter(pc.greater_equal(pc.binary_length(column), _LONG))
         whole = long.filter(pc.match_substring_regex(long, _MANY_DIGITS))
-        if any(abs(int(text)) > EXACT for text in whole.to_pylist()):
+        if any(_exceeds(text) for text in whole.to_pylist()):
             raise pa.ArrowInvalid("an integer loses digits as a float")
     return converted
+
+
+def _exceeds(integer: str) -> bool:
+    """Tell whether a float loses digits of an integer, which may have more than Python converts."""
+    digits = integer.strip().lstrip("+-0")
+    return len(digits) > _LONG or int(digits or 0) > EXACT
 
 
 def _cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -176,6 +176,10 @@ def _parse(block: _Block, schema: pa.Schema, unexpected: str) -> pa.Table:
         _may_have_null_rows(block.data) and _find_fault(block, pa.schema([]))
     ):
         block.reject(fault)
+    try:  # Arrow does not look, and a name or a value would fail much later
+        block.data.decode()
+    except UnicodeDecodeError as error:
+        block.reject(_find_fault(block, pa.schema([])) or f"from line {block.line:,} on: {error!s:.300}")
     read = arrow_json.ReadOptions(block_size=len(block.data) + 1)
     parse = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     try:
@@ -276,7 +280,11 @@ def _find_inexact(block: _Block, schema: pa.Schema) -> str:
     """Return the fault of the first integer that loses digits as a float; empty if there is none."""
     for number, text in block.lines():
         if _MANY_DIGITS.search(text):
-            for name, value in json.loads(text).items():
+            try:
+                row = json.loads(text)
+            except ValueError as error:
+                return f"line {number:,}: {error}"
+            for name, value in row.items():
                 kind = schema.field(name).type
                 if found := next(_inexact_in(value, kind), None):
                     return f"line {number:,}: column {name!r} is {kind}, and loses digits of {found}"

@@ -64,10 +64,13 @@ def parse_schema(text: str, where: str) -> Any:
     """Read a schema from its text form."""
     try:
         schema = text_format.Parse(text, schema_pb2.Schema())
-    except text_format.ParseError as error:
-        line = f"line {error.GetLine()}: " if error.GetLine() else ""
+        schema.SerializeToString()  # fails for half of a surrogate pair
+    except (text_format.ParseError, ValueError, RecursionError) as error:
+        number = error.GetLine() if isinstance(error, text_format.ParseError) else None
+        line = f"line {number}: " if number else ""
+        deep = "nested too deeply" if isinstance(error, RecursionError) else ""
         raise InputError(
-            f"not a TFDV schema: {line}{str(error).partition(' : ')[2] or error}",
+            f"not a TFDV schema: {line}{deep or str(error).rpartition(' : ')[2]:.300}",
             where=where,
             hint="The form is that of examples/flights/schema.pbtxt; "
             "`trainwright schema infer` writes a first one.",
