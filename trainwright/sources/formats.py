@@ -178,7 +178,9 @@ def read_groups(
     """Read row groups ``first`` up to, and without, ``last``, one at a time; by default all columns."""
     with naming_parquet(file), open_parquet(file) as opened:
         for index in range(first, opened.num_row_groups if last is None else last):
-            yield from opened.iter_batches(_BATCH_ROWS, row_groups=[index], columns=columns)
+            for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[index], columns=columns):
+                batch.validate(full=True)  # Arrow does not look whether a text is UTF-8
+                yield batch
 
 
 @contextmanager
