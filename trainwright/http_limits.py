@@ -30,7 +30,7 @@ _DEFLATED = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class HttpLimits:
     """Limits of one answer.
 
     Attributes:
@@ -48,21 +48,21 @@ class Limits:
 MAX_BYTES = 64 << 20
 """The largest answer of an API; the state of a run with hundreds of steps has some megabytes."""
 
-ANSWER = Limits(seconds=120.0, max_bytes=MAX_BYTES)
+ANSWER = HttpLimits(seconds=120.0, max_bytes=MAX_BYTES)
 """A document or the answer of an API."""
 
-DOWNLOAD = Limits(least_rate=1024)
+DOWNLOAD = HttpLimits(least_rate=1024)
 """Data of any size, at 1 KiB/s or more."""
 
-FOLLOWED = Limits()
+FOLLOWED = HttpLimits()
 """A log that is followed: it may be silent, and ends when its writer does."""
 
-_current: ContextVar[Limits | None] = ContextVar("limits", default=None)
-_of_threads: list[Limits] = []
+_current: ContextVar[HttpLimits | None] = ContextVar("limits", default=None)
+_of_threads: list[HttpLimits] = []
 
 
 @contextlib.contextmanager
-def limited(limits: Limits = ANSWER, *, threads: bool = False) -> Iterator[None]:
+def limited(limits: HttpLimits = ANSWER, *, threads: bool = False) -> Iterator[None]:
     """Limit every answer to requests that this thread sends in the body; an answer may be read later.
 
     Args:
@@ -142,7 +142,7 @@ def inflate(body: bytes, max_bytes: int, encoding: str = "gzip") -> bytes:
 class _LimitedInput(io.RawIOBase):
     """The bytes of a socket, read within limits."""
 
-    def __init__(self, sock: Any, limits: Limits) -> None:
+    def __init__(self, sock: Any, limits: HttpLimits) -> None:
         self.limits, self._socket, self._stream = limits, sock, sock.makefile("rb", 0)
         self._seconds = limits.seconds if math.isfinite(limits.seconds) else _HEADER_S
         self._deadline, self._bytes = monotonic() + self._seconds, 0

@@ -21,6 +21,7 @@ def api(url: str) -> Api:
     return Api(k8s.ApiClient(settings), "team", PYTORCHJOB, RetryPolicy(outage_s=0.2, first_s=0.05))
 
 
+@pytest.mark.covers("A19")
 @every
 def test_calls_of_the_launcher_end(behaviour: Behaviour) -> None:
     with hostile(behaviour) as server:

@@ -24,18 +24,19 @@ from tests.limits.hostile import (
     hostile,
 )
 from trainwright.errors import DependencyError
-from trainwright.http_limits import ANSWER, DOWNLOAD, FOLLOWED, Limits, inflate, limited
+from trainwright.http_limits import ANSWER, DOWNLOAD, FOLLOWED, HttpLimits, inflate, limited
 
 __all__ = ["fast"]
 EXPECTED = (requests.RequestException, DependencyError, http.client.HTTPException)
 
 
-def read(url: str, limits: Limits = ANSWER) -> bytes:
+def read(url: str, limits: HttpLimits = ANSWER) -> bytes:
     with limited(limits), requests.Session() as session:
         session.trust_env = False
         return session.get(url, timeout=5, stream=limits is not ANSWER).content
 
 
+@pytest.mark.covers("A19")
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("behaviour", ENDLESS.values(), ids=ENDLESS)
 def test_answer_without_an_end_is_given_up(behaviour: Behaviour) -> None:
@@ -52,6 +53,7 @@ def test_answer_that_is_none_is_an_error_of_the_client_or_is_returned(behaviour:
         read(server.url)
 
 
+@pytest.mark.covers("A19")
 def test_gzip_bomb_is_an_error_before_it_is_in_memory() -> None:
     with hostile(answer(bomb(100 << 20), b"Content-Encoding: gzip")) as server:
         tracemalloc.start()

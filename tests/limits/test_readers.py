@@ -61,6 +61,7 @@ def examples(values: tuple[Any, ...]) -> Callable[[Any], Any]:
     return add
 
 
+@pytest.mark.covers("A20")
 @SHORT
 @given(texts)
 @examples(JSON)
@@ -83,6 +84,7 @@ def test_json_of_any_bytes_is_read_or_rejected(content: bytes) -> None:
     document(content)
 
 
+@pytest.mark.covers("A20")
 @SHORT
 @given(texts)
 @examples(YAML + JSON)
@@ -130,6 +132,18 @@ def test_file_that_is_no_text_is_rejected(content: bytes, tmp_path: Path) -> Non
     for read in (arguments.load, read_pipeline, pinning.read, read_index):
         with pytest.raises(InputError):
             read(path)
+
+
+@pytest.mark.covers("B8")
+def test_alias_bomb_and_python_object_are_rejected_unbuilt() -> None:
+    bomb = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n}, ' * 9}]\n" for n in range(30))
+    with pytest.raises(InputError, match="aliases are not allowed, on line 2"):
+        read_yaml(bomb)
+    merges = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(30))
+    with pytest.raises(InputError, match="merge keys are not allowed"):
+        read_yaml(merges, aliases=True)
+    with pytest.raises(InputError, match="could not determine a constructor"):
+        read_yaml("x: !!python/object/apply:os.system [id]")
 
 
 def test_error_of_yaml_names_line_and_column() -> None:

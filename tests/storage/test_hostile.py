@@ -68,6 +68,7 @@ def reads(store: RemoteStore) -> None:
             call()
 
 
+@pytest.mark.covers("A19")
 @every
 def test_calls_of_a_bucket_of_s3_end(behaviour: Behaviour, amazon_at: Open) -> None:
     with hostile(behaviour) as server:
@@ -86,6 +87,7 @@ def test_calls_of_a_bucket_of_google_end(behaviour: Behaviour, monkeypatch: pyte
     gs._client.cache_clear()
 
 
+@pytest.mark.covers("A19")
 @every
 def test_calls_of_a_web_server_end(behaviour: Behaviour, tls: ssl.SSLContext) -> None:
     with hostile(behaviour, tls) as server:
@@ -97,6 +99,7 @@ def test_calls_of_a_web_server_end(behaviour: Behaviour, tls: ssl.SSLContext) ->
             site.pull("x", "", 0, 10, lambda _: None)
 
 
+@pytest.mark.covers("A19")
 @every
 def test_fetch_of_a_commit_ends(behaviour: Behaviour, tls: ssl.SSLContext, tmp_path: Path) -> None:
     with hostile(behaviour, tls) as server:

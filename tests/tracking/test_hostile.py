@@ -14,6 +14,7 @@ __all__ = ["fast"]
 pytestmark = pytest.mark.filterwarnings(NOISE)
 
 
+@pytest.mark.covers("A19")
 @every
 def test_actions_of_mlflow_end(behaviour: Behaviour, tmp_path: Path) -> None:
     with hostile(behaviour) as server:

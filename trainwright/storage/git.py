@@ -165,7 +165,7 @@ def _pack(place: GitCommit) -> bytes:
     """Request the objects of one commit; one attempt."""
     import requests
 
-    from trainwright.http_limits import Limits, limited
+    from trainwright.http_limits import HttpLimits, limited
     from trainwright.storage.https import translating_requests
 
     lines = ["command=fetch\n", "", "no-progress\n", f"want {place.commit}\n", "deepen 1\n", "done\n"]
@@ -176,7 +176,7 @@ def _pack(place: GitCommit) -> bytes:
         "Accept": "application/x-git-upload-pack-result",
     }
     untrusted = InputError("its certificate is not trusted", where=place.uri)
-    limits = Limits(seconds=_PACK_S, max_bytes=2 * MAX_BYTES)
+    limits = HttpLimits(seconds=_PACK_S, max_bytes=2 * MAX_BYTES)
     with translating_requests(place.uri, untrusted), limited(limits):
         answer = requests.post(
             place.url + _SERVICE,

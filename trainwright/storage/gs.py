@@ -21,7 +21,7 @@ from google.cloud import storage as google  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.http_limits import ANSWER, DOWNLOAD, Limits, limited
+from trainwright.http_limits import ANSWER, DOWNLOAD, HttpLimits, limited
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of
@@ -145,7 +145,7 @@ class GoogleBucket(RemoteStore):
         )
 
     @contextmanager
-    def _errors(self, name: str, role: str, limits: Limits = ANSWER) -> Iterator[None]:
+    def _errors(self, name: str, role: str, limits: HttpLimits = ANSWER) -> Iterator[None]:
         """Translate the library's errors into those of a store; every answer has limits."""
         try:
             with limited(limits):

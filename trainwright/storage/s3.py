@@ -25,7 +25,7 @@ from botocore.handlers import add_expect_header  # type: ignore[import-untyped]
 
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.http_limits import ANSWER, DOWNLOAD, Limits, limited
+from trainwright.http_limits import ANSWER, DOWNLOAD, HttpLimits, limited
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.store import RemoteStore, RetryableError, Sink, failure_of, with_retries
@@ -203,7 +203,7 @@ class S3Bucket(RemoteStore):
         )
 
     @contextmanager
-    def _errors(self, name: str, action: str, limits: Limits = ANSWER) -> Iterator[None]:
+    def _errors(self, name: str, action: str, limits: HttpLimits = ANSWER) -> Iterator[None]:
         """Translate the library's errors into those of a store; every answer has limits."""
         where = self._uri(name)
         try:

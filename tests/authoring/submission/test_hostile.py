@@ -16,6 +16,7 @@ __all__ = ["fast"]
 pytestmark = pytest.mark.filterwarnings(NOISE)
 
 
+@pytest.mark.covers("A19")
 @every
 def test_calls_of_kubeflow_and_its_cluster_end(behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow, "DEADLINE_S", 0.2)

@@ -11,7 +11,7 @@ import urllib3
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 
 from trainwright.errors import PermissionRefused, TransientError
-from trainwright.http_limits import ANSWER, FOLLOWED, Limits, limited
+from trainwright.http_limits import ANSWER, FOLLOWED, HttpLimits, limited
 from trainwright.launch.cluster import responses
 from trainwright.launch.cluster.responses import (
     ApiCall,
@@ -262,7 +262,7 @@ class Api:
             "allowWatchBookmarks": "true",
         }
         call = self._call("watch", selection.kind)
-        limits = Limits(seconds=seconds + 15)  # the server ends it after ``seconds``
+        limits = HttpLimits(seconds=seconds + 15)  # the server ends it after ``seconds``
         with contextlib.closing(self._open(call, query, answer_s=limits.seconds, limits=limits)) as response:
             yield response, responses.watch_events(response, call)
 
@@ -338,7 +338,7 @@ class Api:
         body: Any = None,
         *,
         answer_s: float = _ANSWER_S,
-        limits: Limits = ANSWER,
+        limits: HttpLimits = ANSWER,
     ) -> urllib3.BaseHTTPResponse:
         content = "application/json-patch+json" if call.verb == "patch" else "application/json"
         try:
