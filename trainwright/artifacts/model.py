@@ -85,7 +85,7 @@ class Trial(Document):
     environment: Environment
 
     def problems(self, target: str) -> tuple[str, ...]:
-        """Return what is wrong with the answer, computed from its numbers; empty if the model passed.
+        """Return the problems of the answer, computed from its numbers; empty if the model passed.
 
         ``target`` is the kind of the target in the model's signature; empty for a language model.
         """
