@@ -4,10 +4,10 @@ from kfp import dsl, kubernetes
 
 from components.promote.component import promote
 from components.summarize.component import summarize
-from trainwright.authoring.tasks import configure
+from trainwright.authoring.tasks import configure, grant_mlflow
 
 TRUST, KEY = "trainwright-trust", "trainwright-promote"
-"""A ConfigMap with policy and trusted keys, and the Secret with the key that signs the audit."""
+"""A ConfigMap with policy and trusted keys; the Secret with the key of the audit and MLflow's credentials."""
 
 TRUST_FOLDER, KEY_FOLDER = "/etc/trainwright/trust", "/var/run/secrets/trainwright-audit"
 
@@ -31,6 +31,7 @@ def promote_model(
         # A constant, not a parameter: who starts a run cannot choose the policy that it is judged by.
         moved = promote(registry=registry, promotion=promotion, request=request, trust=TRUST_FOLDER)
         configure(moved, cpu="500m", memory="2G", cached=False)
+        grant_mlflow(moved, KEY)
         kubernetes.use_config_map_as_volume(
             moved, config_map_name=TRUST, mount_path=TRUST_FOLDER, optional=True
         )

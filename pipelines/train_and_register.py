@@ -25,7 +25,10 @@ SECRETS = "/var/run/secrets/trainwright"
 """A Secret, if the namespace has it, and the folder of its files: ``data.sql.password_file`` lies there."""
 
 KEY, KEY_FOLDER = "trainwright-register", "/var/run/secrets/trainwright-audit"
-"""The Secret with the key that signs notes of registrations, and its folder: see ``registry.signing_key``."""
+"""The Secret of ``register``: MLflow's credentials, and the key that signs its notes, with its folder."""
+
+MLFLOW = "trainwright-mlflow"
+"""The Secret with credentials that may read MLflow, for the steps that look what is in production."""
 
 
 def _look(task: dsl.PipelineTask, *, store: bool) -> dsl.PipelineTask:
@@ -86,6 +89,7 @@ def _registered(
     )
     # Not cached: it looks the model up in the registry first, and reuses what it finds.
     tasks.configure(registered, cpu="500m", memory="2G", cached=False)
+    tasks.grant_mlflow(registered, KEY)
     kubernetes.use_secret_as_volume(registered, secret_name=KEY, mount_path=KEY_FOLDER, optional=True)
 
 
@@ -200,6 +204,7 @@ def train_and_register(
         )
         _read_outside(resolved)
         production_now = _look(get_production_model(registry=section["server"]), store=False)
+        tasks.grant_mlflow(production_now, MLFLOW)
 
         ingested = ingest(
             source=resolved.outputs["source"],
@@ -246,6 +251,7 @@ def train_and_register(
                 source=production_now.outputs["source"],
             )
             tasks.configure(scored, cpu=score_cpu, memory=score_memory, hours=4)
+            tasks.grant_mlflow(scored, MLFLOW)
 
             evaluated = evaluate(
                 predictions=trained.outputs["predictions"],

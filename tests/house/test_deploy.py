@@ -10,7 +10,9 @@ import yaml
 
 from pipelines import promote_model, train_and_register
 from pipelines.train_and_register import DATABASE, SECRETS
+from tests.launch.kustomized import resolved
 from trainwright.authoring import arguments
+from trainwright.authoring.tasks import KFP_STORE
 from trainwright.registry.policy import PolicyFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +129,45 @@ def test_keys_and_policy_of_promotions_are_files_of_the_steps_that_sign() -> Non
     [folder] = executors["exec-promote"]["configMapAsVolume"]
     assert (folder["configMapName"], folder["mountPath"]) == (promote_model.TRUST, promote_model.TRUST_FOLDER)
     assert "trust" not in pipeline["root"]["inputDefinitions"]["parameters"], "the requester cannot choose it"
+
+
+PROMOTE = {
+    ("configmaps", "kfp-launcher", "get"),  # v2/config/env.go
+    ("secrets", KFP_STORE, "get"),  # v2/objectstore/object_store.go
+    ("pods", "", "get"),  # v2/component/launcher_v2.go
+    ("workflows", "", "get"),  # v2/cmd/driver/main.go, and summarize
+    ("workflowtaskresults", "", "create"),  # Argo's executor
+    ("workflowtaskresults", "", "patch"),
+}
+"""What the pods of a run of promote_model call: backend/src of Kubeflow Pipelines 2.17.0."""
+
+
+def test_promotions_have_a_namespace_and_an_account_that_reads_no_secret_but_kubeflows_own() -> None:
+    made = resolved(DEPLOY / "release")
+    assert {body["metadata"]["namespace"] for body in made} == {"team-a-release"}
+    by_kind = {body["kind"]: body for body in made if body["metadata"]["name"] == "trainwright-promote"}
+    granted = {
+        (kind, name, verb)
+        for rule in by_kind["Role"]["rules"]
+        for kind in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
+    assert granted == PROMOTE
+    [subject] = by_kind["RoleBinding"]["subjects"]
+    account = by_kind["ServiceAccount"]["metadata"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    text = (DEPLOY / "release" / "promote.yaml").read_text()
+    assert f"generic {promote_model.KEY} " in text
+    assert not [body for body in made if body["kind"] == "Secret"], "a secret does not belong into git"
+
+
+def test_no_role_of_ours_reads_secrets_of_the_namespace() -> None:
+    for path in DEPLOY.rglob("*.yaml"):
+        for body in yaml.safe_load_all(path.read_text()):
+            for rule in body.get("rules", []) if body.get("kind", "").endswith("Role") else []:
+                assert "*" not in [*rule["resources"], *rule["verbs"]], path
+                assert "secrets" not in rule["resources"] or rule["resourceNames"] == [KFP_STORE], path
 
 
 def test_an_absolute_password_file_is_passed_on_as_it_is(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from kfp import components, dsl
 
 from tests.pipelines import workflow_size
 from trainwright.authoring import arguments
-from trainwright.authoring.tasks import KFP_STORE, STORE
+from trainwright.authoring.tasks import KFP_STORE, MLFLOW_KEYS, STORE
 from trainwright.configure.configuration import SECTIONS, Configuration
 from trainwright.experiment import Resources, Steps
 from trainwright.train.submit.task_config import apply_task_config
@@ -131,6 +131,26 @@ def test_the_train_step_shares_a_volume_with_its_job() -> None:
     assert claim == Resources().claim
 
 
+MLFLOW_SECRETS = {
+    "register": {"trainwright-register": MLFLOW_KEYS},
+    "promote": {"trainwright-promote": MLFLOW_KEYS},
+    "score": {"trainwright-mlflow": MLFLOW_KEYS},
+    "get-production-model": {"trainwright-mlflow": MLFLOW_KEYS},
+}
+"""The Secret with MLflow's credentials by task: those that write are each of one task alone."""
+
+
+def credentials(executor: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the variables with MLflow's credentials that an executor gets, by Secret."""
+    found = {
+        entry["secretName"]: tuple(
+            pair["envVar"] for pair in entry["keyToEnv"] if pair["envVar"] in MLFLOW_KEYS
+        )
+        for entry in executor.get("secretAsEnv", [])
+    }
+    return {secret: variables for secret, variables in found.items() if variables}
+
+
 @pytest.mark.parametrize("name", ["train_and_register", "materialize_features", "promote_model"])
 def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(name: str) -> None:
     pipeline, platform = yaml.safe_load_all(PIPELINE.with_stem(name).read_text())
@@ -144,7 +164,7 @@ def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(n
             "hold-2",
             "smoke-test",
         }:  # KFP's launcher copies all that they read and write
-            assert "secretAsEnv" not in mine
+            assert credentials(mine) == MLFLOW_SECRETS.get(task, {})
             continue
         references = [*mine["secretAsEnv"], *mine["configMapAsEnv"]]
         assert all(reference["optional"] for reference in references), task
@@ -152,7 +172,9 @@ def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(n
         # KFP sends them as a strategic merge patch: a second one of a name would replace the first.
         assert len(set(variables)) == len(variables), task
         assert {"MINIO_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3"} <= set(variables), task
-        assert {reference["secretName"] for reference in mine["secretAsEnv"]} == {KFP_STORE, STORE}, task
+        secrets = {KFP_STORE, STORE} | MLFLOW_SECRETS.get(task, {}).keys()
+        assert {reference["secretName"] for reference in mine["secretAsEnv"]} == secrets, task
+        assert credentials(mine) == MLFLOW_SECRETS.get(task, {}), task
 
 
 def test_the_train_steps_store_references_reach_the_pods_of_its_job() -> None:

@@ -32,6 +32,9 @@ KFP_STORE = "mlpipeline-minio-artifact"
 KFP_STORE_KEYS = {"accesskey": "MINIO_ACCESS_KEY", "secretkey": "MINIO_SECRET_KEY"}
 """For ``minio://`` only, as in KFP's own launcher: a step that reads ``s3://`` by its role keeps it."""
 
+MLFLOW_KEYS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+"""Keys of a Secret with MLflow's credentials, each named after the variable that MLflow's client reads."""
+
 Amount: TypeAlias = "str | pipeline_channel.PipelineParameterChannel"
 """An amount of cores or memory: a constant, or a parameter of the pipeline."""
 
@@ -70,6 +73,15 @@ def configure(
     kubernetes.set_timeout(task, hours * HOUR_S)
     kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
     return grant_store(task) if store else task
+
+
+def grant_mlflow(task: dsl.PipelineTask, secret: str) -> dsl.PipelineTask:
+    """Give one task MLflow's credentials from a Secret, if the namespace has it.
+
+    Tasks that write to MLflow name another Secret than those that read: kfp (2.17) has no service account of
+    a task, so a Secret of its own is what keeps the credentials of one step out of the others.
+    """
+    return kubernetes.use_secret_as_env(task, secret, {key: key for key in MLFLOW_KEYS}, optional=True)
 
 
 def grant_store(task: dsl.PipelineTask) -> dsl.PipelineTask:
