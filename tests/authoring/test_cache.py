@@ -88,6 +88,7 @@ FORGED_OUTPUTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.covers("A17")
 @pytest.mark.parametrize("forgery", FORGED_OUTPUTS)
 def test_cached_output_that_the_step_cannot_have_written_is_a_miss_with_a_note(
     run: Run, states: States, arguments: dict[str, Any], tmp_path: Path, told: Any, forgery: str

@@ -134,6 +134,7 @@ FORGERIES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.covers("A17")
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_forged_entry_is_a_miss_that_writes_and_reads_nothing_elsewhere(
     tmp_path: Path, step: Path, forgery: str

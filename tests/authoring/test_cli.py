@@ -293,6 +293,7 @@ def test_a_date_is_passed_on_to_a_pipeline_that_takes_one(
     assert "pipeline has no parameter date" in none.stderr
 
 
+@pytest.mark.covers("A7")
 @pytest.mark.parametrize(
     "secret",
     [
@@ -313,6 +314,8 @@ def test_a_date_is_passed_on_to_a_pipeline_that_takes_one(
         ("submit", "COMPILED", "--param", "text=a", "--host", "http://127.0.0.1:1", "--label", "team=SECRET"),
         ("submit", "COMPILED", "--param", "text=a", "--host", "http://127.0.0.1:1", "--name", "SECRET"),
         ("init", "SECRET"),
+        ("baseline", "accept", "run", "--to", "baseline.json", "--reason", "SECRET"),
+        ("curves", "run", "--to", "SECRET"),
         ("init", "sqlite:///rows.db", "--query", "SELECT 'SECRET'"),
     ],
     ids=" ".join,

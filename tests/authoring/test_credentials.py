@@ -92,6 +92,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.covers("A7")
 @pytest.mark.parametrize("kind", SECRETS)
 def test_secret_in_any_parameter_is_named_by_place_and_kind_only(kind: str) -> None:
     text = SECRETS[kind]

@@ -72,6 +72,7 @@ FORGED_LINES = {
 }
 
 
+@pytest.mark.covers("A18")
 @pytest.mark.parametrize("forgery", FORGED_LINES)
 def test_line_that_a_step_prints_never_decides_its_exit_code(run: Run, states: States, forgery: str) -> None:
     def pipeline(line: str) -> None:

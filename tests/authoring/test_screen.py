@@ -131,6 +131,7 @@ STEERING = {
 ALLOWED = {"\n", "\t"}
 
 
+@pytest.mark.covers("A21")
 @pytest.mark.parametrize("kind", STEERING)
 def test_text_of_others_does_not_steer_the_terminal(folder: Path, kind: str) -> None:
     text = STEERING[kind]

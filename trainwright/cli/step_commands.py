@@ -284,8 +284,10 @@ def _promote(
 def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:
     """Run a command of a step's package in the environment of its image, and return its exit code."""
     with reported():
+        from trainwright import credentials
         from trainwright.authoring.environments import python
 
+        credentials.require_none(arguments, where="command line", plain=True)
         interpreter = python(toolchain)
     command = [str(interpreter), "-m", "trainwright.command", verb, *arguments]
     with reported(stopped=stopped), subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter

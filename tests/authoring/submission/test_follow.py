@@ -114,6 +114,7 @@ def test_a_failed_step_ends_with_the_code_that_it_said_itself(server: Api, follo
     assert "again trainwright retry" in seen.err.getvalue()
 
 
+@pytest.mark.covers("A18")
 @pytest.mark.parametrize(
     "change",
     [{"code": 0}, {"code": 3}, {"code": True}, {"code": "30"}, {"what": None}, {"more": 1}, {"hint": ["x"]}],
