@@ -243,7 +243,7 @@ def test_number_that_kubeflow_could_not_read_is_rejected_here_too(run: Run, numb
 
     outcome = run(pipeline, {"number": number})
     assert outcome.exit_code == 10
-    assert "an output or a metric is" in outcome.error["what"]
+    assert "an output or a metric is not what Kubeflow reads: not JSON: " in outcome.error["what"]
 
 
 def test_bug_of_ours_in_a_step_leaves_its_traceback_in_the_log(run: Run, machine: Any) -> None:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from trainwright.artifacts.metadata import metadata_of
 from trainwright.authoring.pipeline_spec import PREFIX, Pipeline, Step
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.local.cache import Digests
 from trainwright.local.kfp_local import Call
@@ -198,20 +199,18 @@ def variables(python: Path, configured: Mapping[str, str], scratch: str) -> dict
 
 def read_output(call: Invocation) -> dict[str, Any]:
     """Read the executor output of a step, and the parameters that it wrote to files."""
-
-    def reject(number: str) -> NoReturn:
+    files: dict[str, str] = {}
+    try:
+        executor = read_json(call.executor_output) if call.executor_output.exists() else {}
+        for name, place in call.data["outputs"].get("parameters", {}).items():
+            with contextlib.suppress(FileNotFoundError):
+                files[name] = Path(place["outputFile"]).read_text()
+    except ValueError as error:
         raise InputError(
-            f"an output or a metric is {number}: Kubeflow reads JSON, which has no such number",
+            f"an output or a metric is not what Kubeflow reads: {getattr(error, 'what', error)}",
             where=call.name,
             hint="Leave a figure out that could not be computed.",
-        )
-
-    written = call.executor_output.read_text() if call.executor_output.exists() else "{}"
-    executor = json.loads(written, parse_constant=reject)
-    files: dict[str, str] = {}
-    for name, place in call.data["outputs"].get("parameters", {}).items():
-        with contextlib.suppress(FileNotFoundError):
-            files[name] = Path(place["outputFile"]).read_text()
+        ) from None
     _check_parameters(call, {**files, **executor.get("parameterValues", {})})
     return {"executor": executor, "files": files}
 

@@ -88,6 +88,9 @@ TOKEN_S = 86_400
 
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end"
 
+_ANSWER_S = 60.0
+"""Seconds that Redis has for an answer, unless Feast's connection string says otherwise."""
+
 _FENCED = "TRAINWRIGHT_FENCED"
 _END = b"\r\n"
 
@@ -105,6 +108,7 @@ class RedisWriter:
         self._token = secrets.token_hex(16).encode()
         try:
             client = online.feast.provider.online_store._get_client(online.feast.config.online_store)
+            client.connection_pool.connection_kwargs.setdefault("socket_timeout", _ANSWER_S)
             self._digest = str(client.script_load(SCRIPT)).encode()
             client.set(self._token_key, self._token, ex=TOKEN_S)
             self._pool = client.connection_pool

@@ -1,11 +1,13 @@
 """Connections to databases: URL, allowed addresses, one read-only transaction of one state, and errors."""
 
 import ipaddress
+import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -135,6 +137,29 @@ _RETRYABLE_STATES = ("08", "40", "53", "57P", "58")
 _TIMED_OUT = "57014"
 
 
+_GRACE_S = 30.0
+"""Seconds that a server has, beyond the limit of a statement, to report that it has passed."""
+
+
+@contextmanager
+def _shut_after(raw: Any, seconds: float) -> Iterator[None]:
+    """Shut the socket of a server's connection unless the body ends in time; libpq would wait forever."""
+    with socket.socket(fileno=os.dup(raw.fileno())) as copy:
+
+        def shut() -> None:
+            with suppress(OSError):  # the server was faster
+                copy.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, shut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
 @dataclass(frozen=True)
 class Connector:
     """Opens transactions with a database; has no password, and can be pickled."""
@@ -156,8 +181,7 @@ class Connector:
         try:
             engine = self._engine(secret)
             try:
-                with engine.connect() as connection:
-                    self._begin(connection)
+                with self._connected(engine) as connection:
                     yield connection
                     connection.rollback()
             finally:
@@ -170,6 +194,38 @@ class Connector:
             if type(error).__module__.partition(".")[0] not in {"sqlalchemy", psycopg.__name__, "sqlite3"}:
                 raise
             raise self._translated(error, secret) from None
+
+    @contextmanager
+    def _connected(self, engine: sqlalchemy.Engine) -> Iterator[sqlalchemy.Connection]:
+        """Connect and begin; SQLAlchemy's own first statements have a limit, too."""
+        with ExitStack() as limit:
+            if self.place.kind != "sqlite":
+
+                def limit_it(raw: Any, _record: object) -> None:
+                    limit.enter_context(_shut_after(raw, self._patience_s))
+
+                sqlalchemy.event.listen(engine, "connect", limit_it, insert=True)
+            connection = engine.connect()
+            with ExitStack() as failed:
+                failed.enter_context(connection)
+                self._begin(connection)
+                failed.pop_all()
+        with connection:
+            yield connection
+
+    @property
+    def _patience_s(self) -> float:
+        return self.query.timeout_s + _GRACE_S
+
+    @contextmanager
+    def awaited(self, connection: sqlalchemy.Connection) -> Iterator[None]:
+        """Limit the wait for rows: SQLite has no limit of its own, and a server may not keep its own."""
+        self.restart_timeout(connection)
+        if self.place.kind == "sqlite":
+            yield
+            return
+        with _shut_after(connection.connection.driver_connection, self._patience_s):
+            yield
 
     def _engine(self, secret: str) -> sqlalchemy.Engine:
         """Connect, with keepalives: neither side waits for a dead connection."""

@@ -169,12 +169,13 @@ class Statement:
     def rows(self, shape: SelectShape) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
         """Open a transaction, and yield the version's digest and the rows, of the same state."""
         with self._connector.transaction() as connection:
-            version = self._digest_version(connection) if self._version else ""
+            with self._connector.awaited(connection):
+                version = self._digest_version(connection) if self._version else ""
             yield version, self._batches(connection, shape)
 
     def _retrying(self, call: Callable[[sqlalchemy.Connection], _T]) -> _T:
         def once() -> _T:
-            with self._connector.transaction() as connection:
+            with self._connector.transaction() as connection, self._connector.awaited(connection):
                 return call(connection)
 
         return with_retries(once, "reading", self.url, self._connector.access.retry_s)
@@ -228,10 +229,15 @@ class Statement:
     def _batches(self, connection: sqlalchemy.Connection, shape: SelectShape) -> Iterator[pa.RecordBatch]:
         streamed = connection.execution_options(stream_results=True, yield_per=FETCH_ROWS)
         make = sqlite_batch if self._sqlite else postgres_batch
-        start, found = 0, streamed.exec_driver_sql(shape.text, self._parameters)
+        with self._connector.awaited(connection):
+            start, found = 0, streamed.exec_driver_sql(shape.text, self._parameters)
         try:
-            for page in found.partitions(FETCH_ROWS):
-                self._connector.restart_timeout(connection)
+            pages = found.partitions(FETCH_ROWS)
+            while True:
+                with self._connector.awaited(connection):
+                    page = next(pages, None)
+                if page is None:
+                    return
                 yield make(page, shape.schema, start, self.url)
                 start += len(page)
         finally:
