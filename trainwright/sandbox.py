@@ -2,7 +2,7 @@
 
 It is for code that reads what somebody else wrote, such as a model. On Linux, Landlock limits the files and
 seccomp the system calls; neither needs a right. The limit of time holds everywhere. Where a protection is
-missing, the module runs nevertheless: :class:`Answer` says which protections were in force.
+missing, the module runs nevertheless: :class:`SandboxResult` says which protections were in force.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SandboxResult:
     """The last line of standard output, or the error; and the protections that were in force."""
 
     output: str
@@ -63,7 +63,9 @@ def model_limits(model: Path, *read: Path, write: Sequence[Path] = (), seconds: 
     return Limits(tuple(places), tuple(str(path.resolve()) for path in write), (8 << 30) + 4 * size, seconds)
 
 
-def run(module: str, arguments: Sequence[str], limits: Limits, interpreter: str = sys.executable) -> Answer:
+def run(
+    module: str, arguments: Sequence[str], limits: Limits, interpreter: str = sys.executable
+) -> SandboxResult:
     """Run ``python -m MODULE ARGUMENTS`` in a process of its own, within limits, and return its answer.
 
     The error is ``ModelRefused`` if the process exceeded a limit or was killed, else the reported one.
@@ -83,8 +85,8 @@ def run(module: str, arguments: Sequence[str], limits: Limits, interpreter: str 
     first, _, output = done.stdout.partition("\n")
     protections = tuple(json.loads(first)) if first.startswith("[") else ()
     if done.returncode:
-        return Answer("", protections, _error(done, limits))
-    return Answer(output.splitlines()[-1], protections)
+        return SandboxResult("", protections, _error(done, limits))
+    return SandboxResult(output.splitlines()[-1], protections)
 
 
 def _error(done: subprocess.CompletedProcess[str], limits: Limits) -> TrainwrightError:

@@ -13,7 +13,7 @@ import pytest
 
 from trainwright import sandbox
 from trainwright.errors import InternalError, ModelRefused
-from trainwright.sandbox import Answer, Limits
+from trainwright.sandbox import Limits, SandboxResult
 
 SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="Landlock and seccomp are Linux's, on x86-64 and ARM")
@@ -36,7 +36,7 @@ TRY = {
 }
 
 
-def attempt(folder: Path, code: str, *, seconds: float = 60, memory: int = 1 << 30) -> Answer:
+def attempt(folder: Path, code: str, *, seconds: float = 60, memory: int = 1 << 30) -> SandboxResult:
     """Run a statement in the sandbox: ``timeit`` is a module that does so."""
     limits = Limits((str(folder / "model"),), (str(folder / "out"),), memory, seconds)
     return sandbox.run("timeit", ["-n1", "-r1", code], limits)

@@ -92,7 +92,7 @@ def check_trees(path: Path, columns: int) -> None:
     """Check a file of trees that read this many columns.
 
     Raises:
-        InputError: It is no file of trees.
+        InputError: XGBoost did not write this file.
         ModelRefused: A tree has an index outside its arrays, or no end.
     """
     try:
