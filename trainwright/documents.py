@@ -165,7 +165,7 @@ class Document:
             )
         try:
             # In strict mode, pydantic reads a list as a tuple only from JSON text, not from Python data.
-            text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+            text = json.dumps(body, ensure_ascii=False)
             document: Self = _validator(cast("Hashable", cls)).validate_json(text)
         except ValidationError as error:
             raise InputError(

@@ -1,13 +1,27 @@
 """A verdict's decision follows from its numbers, and a reader sees where it does not."""
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainwright.errors import InternalError
-from trainwright.verdicts import ABOVE, BELOW, RATIO, SIZE, NotJudged, Rule, Verdict, worst
+from trainwright.errors import InputError, InternalError
+from trainwright.verdicts import (
+    ABOVE,
+    AT_LEAST,
+    AT_MOST,
+    BELOW,
+    RATIO,
+    SIZE,
+    UP_TO,
+    NotJudged,
+    Rule,
+    Verdict,
+    worst,
+)
 
 
 def rule(test: str, value: float, low: float, high: float, limit: float, **more: Any) -> Rule:
@@ -24,10 +38,20 @@ def rule(test: str, value: float, low: float, high: float, limit: float, **more:
         (BELOW, 0.6, 0.65, 0.69, "PASS"),
         (BELOW, 0.6, 0.69, 0.7, "INCONCLUSIVE"),
         (BELOW, 0.7, 0.8, 0.9, "FAIL"),
+        (BELOW, 0.71, 0.8, 0.9, "FAIL"),
+        (UP_TO, 0.5, 0.6, 0.69, "PASS"),
+        (UP_TO, 0.5, 0.6, 0.7, "PASS"),
+        (UP_TO, 0.5, 0.6, 0.71, "INCONCLUSIVE"),
+        (UP_TO, 0.7, 0.8, 0.9, "INCONCLUSIVE"),
+        (UP_TO, 0.71, 0.8, 0.9, "FAIL"),
+        (SIZE, 0.0, 0.6, 0.9, "PASS"),
         (SIZE, 0.0, 0.7, 0.9, "PASS"),
+        (SIZE, 0.69, 0.8, 0.9, "INCONCLUSIVE"),
         (SIZE, 0.7, 0.8, 0.9, "INCONCLUSIVE"),
         (SIZE, 0.71, 0.8, 0.9, "FAIL"),
+        (RATIO, 0.5, 0.8, 0.9, "PASS"),
         (RATIO, 0.5, 0.7, 0.9, "PASS"),
+        (RATIO, 0.5, 0.6, 0.71, "INCONCLUSIVE"),
         (RATIO, 0.5, 0.6, 0.7, "INCONCLUSIVE"),
         (RATIO, 0.5, 0.6, 0.69, "FAIL"),
     ],
@@ -38,9 +62,30 @@ def test_a_rule_follows_from_its_numbers(
     assert rule(test, value, low, high, 0.7).outcome() == outcome
 
 
+@pytest.mark.parametrize(
+    ("test", "value", "outcome"),
+    [
+        (AT_LEAST, 6, "FAIL"), (AT_LEAST, 7, "PASS"), (AT_LEAST, 8, "PASS"),
+        (AT_MOST, 6, "PASS"), (AT_MOST, 7, "PASS"), (AT_MOST, 8, "FAIL"),
+    ],
+)  # fmt: skip
+def test_an_exact_number_holds_at_its_limit(test: str, value: float, outcome: str) -> None:
+    assert Rule(name="rows", value=value, limit=7, test=test).outcome() == outcome
+
+
+@pytest.mark.parametrize("field", ["value", "limit", "p_value", "level"])
+def test_a_number_that_is_not_finite_is_rejected_where_it_is_read(field: str) -> None:
+    kept = Verdict(decision="PASS", rules=(rule(ABOVE, 0.8, 0.75, 0.85, 0.7),), judged={})
+    data = json.loads(json.dumps(kept.to_json()))
+    data["rules"][0][field] = math.inf
+    with pytest.raises(InputError):
+        Verdict.from_json(data)
+
+
 def test_a_broken_rule_among_many_slices_is_claimed_only_below_its_level() -> None:
     broken = rule(ABOVE, 0.6, 0.55, 0.65, 0.7, level=0.025, p_value=0.024)
     assert broken.outcome() == "FAIL"
+    assert replace(broken, p_value=0.025).outcome() == "FAIL"
     assert replace(broken, p_value=0.026).outcome() == "INCONCLUSIVE"
     assert replace(broken, broken="HOLD").outcome() == "HOLD"
 
@@ -63,6 +108,11 @@ def test_what_could_not_be_judged_counts_and_nothing_judged_is_no_pass() -> None
     )
     assert Verdict(decision="PASS", rules=(), judged={}).recomputed() == "INCONCLUSIVE"
     assert worst([]) == "INCONCLUSIVE"
+    for decision, verdict in (("", "PASS"), ("PASS", "PASS"), ("HOLD", "HOLD"), ("FAIL", "FAIL")):
+        entry = replace(left, decision=decision)
+        assert (
+            Verdict(decision="PASS", rules=(passed,), judged={}, not_judged=(entry,)).recomputed() == verdict
+        )
 
 
 def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:
