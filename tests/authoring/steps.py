@@ -111,6 +111,16 @@ def says_so(line: str, code: int) -> str:
 
 
 @red
+def says_once(line: str, code: int, marks: str) -> str:
+    import sys
+    from pathlib import Path
+
+    print("second attempt" if Path(marks).exists() else line, file=sys.stderr, flush=True)  # noqa: T201
+    Path(marks).touch()
+    sys.exit(code)
+
+
+@red
 def resumed(lives: int, model: dsl.Output[dsl.Model]) -> str:
     import sys
     from pathlib import Path

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 from kfp import dsl, kubernetes
 
-from tests.authoring.steps import close, fail, gate, hold, red, resumed, say, says_so, sleepy, types
+from tests.authoring.steps import (
+    close,
+    fail,
+    gate,
+    hold,
+    red,
+    resumed,
+    say,
+    says_once,
+    says_so,
+    sleepy,
+    types,
+)
 from trainwright import errors
 from trainwright.errors import DependencyError, InputError
 from trainwright.local.runner import Outcome
@@ -84,6 +96,16 @@ def test_line_that_a_step_prints_never_decides_its_exit_code(run: Run, states: S
         assert outcome.error["error"] == "DataRefused"
         assert "ended with exit code 11" in outcome.error["what"]
         assert states(outcome) == {"says-so": "failed", "say": "skipped"}
+
+
+def test_line_of_an_earlier_attempt_explains_no_later_one(run: Run, tmp_path: Path) -> None:
+    def pipeline(line: str, marks: str) -> None:
+        says_once(line=line, code=20, marks=marks).set_retry(1, backoff_duration="0s")
+
+    forged = line(code=20, error="TransientError", what="the server of the first attempt is down")
+    outcome = run(pipeline, {"line": forged, "marks": str(tmp_path / "marks")})
+    assert (outcome.exit_code, outcome.tasks[0].attempts) == (20, 2)
+    assert "its last line: second attempt" in outcome.error["what"]
 
 
 def test_line_with_the_code_of_the_process_explains_without_escapes_and_secrets(run: Run) -> None:

@@ -28,6 +28,9 @@ KILLED = frozenset({-1, -2, -9, -15, 129, 130, 137, 143})
 """Exit codes of a process that a signal ended, as written by the shell and by Python."""
 
 _TAIL_BYTES = 131_072
+_ATTEMPT = "\n-- attempt "
+"""What the note between two attempts in a log begins with."""
+
 _JOB_DIRECTORIES = ".*.job-*"
 """Pattern of the job directories that launchers keep beside the outputs of their step."""
 
@@ -193,10 +196,10 @@ class Execution:
             wait_s = retry.wait_s(attempt)
             if attempt == retry.count or error["code"] not in RETRYABLE:
                 break
-            note = f"attempt {attempt + 1} of {retry.count + 1} ended, the next is in {wait_s:g} s"
-            self._warn(f"{call.name}: {note}: {error['what']}")
+            note = f"{attempt + 1} of {retry.count + 1} ended, the next is in {wait_s:g} s"
+            self._warn(f"{call.name}: attempt {note}: {error['what']}")
             with call.log.open("a") as log:
-                log.write(f"\n-- {note} --\n")
+                log.write(f"{_ATTEMPT}{note} --\n")
             if self._processes.cancelled.wait(wait_s):
                 break
             # A new pod would not see the files of this attempt; job directories are on a volume.
@@ -208,7 +211,7 @@ class Execution:
 
 def _error_of(call: Invocation, ended: Ended) -> dict[str, Any]:
     """Return the error of a step that failed: the line it printed, or one derived from its exit code."""
-    log = tail(call.log, _TAIL_BYTES)
+    log = tail(call.log, _TAIL_BYTES).rpartition(_ATTEMPT)[2]  # the lines of this attempt
     if ended.late:
         limit = call.step.timeout_s
         return errors.as_record(errors.Hang(f"stopped after its limit of {limit:,.0f} s"), call.name)
