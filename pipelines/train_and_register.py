@@ -66,7 +66,7 @@ def _held(judged: dsl.PipelineTask, gate: str) -> None:
 
 def _registered(
     trained: dsl.PipelineTask,
-    validated: dsl.PipelineTask,
+    joined: dsl.PipelineTask,
     evaluated: dsl.PipelineTask,
     *,
     registry: object,
@@ -81,7 +81,7 @@ def _registered(
     registered = register(
         model=model,
         model_version=version,
-        data_verdict=validated.outputs["verdict"],
+        data_verdict=joined.outputs["verdict"],
         model_verdict=evaluated.outputs["verdict"],
         trial=tested.outputs["trial"],
         registry=registry,
@@ -197,6 +197,7 @@ def train_and_register(
                 scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
                 feature_source=section["feature_source"],
                 baseline=section["baseline"],
+                serving=section["serving"],
                 schema=section["schema"],
                 bootstrap_schema=section["bootstrap_schema"],
             ),
@@ -236,6 +237,9 @@ def train_and_register(
                 features_version=resolved.outputs["features_version"],
                 quarantine=validated.outputs["quarantine"],
                 quarantine_version=validated.outputs["quarantine_version"],
+                data_verdict=validated.outputs["verdict"],
+                validation=section["validation"],
+                references=resolved.outputs["references"],
             )
             tasks.configure(joined, cpu=join_cpu, memory=join_memory)
 
@@ -266,7 +270,7 @@ def train_and_register(
             with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
                 _registered(
                     trained,
-                    validated,
+                    joined,
                     evaluated,
                     registry=section["registry"],
                     commit=commit,

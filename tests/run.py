@@ -39,6 +39,7 @@ ROOMS = {
     "sources": "ingest",
     "draft": "ingest",
     "significance": "tabular",
+    "drift": "tabular",
     "launch": "launcher",
     "cluster": "launcher",
     "tracking": "mlflow",

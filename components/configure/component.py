@@ -33,6 +33,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         ("bootstrap_schema", bool),
         ("feature_source", str),
         ("baseline", str),
+        ("serving", str),
         ("split", str),
         ("columns", dict),
         ("data", dict),
@@ -72,7 +73,8 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     Returns:
         source: Source of the rows. schema: Path or URI of the schema; empty for none. bootstrap_schema:
         Whether ``validate`` writes a schema that is absent. feature_source: Files behind the features; empty
-        for none. baseline: Accepted baseline; empty for none. split: Split that the model is judged on.
+        for none. baseline: Accepted baseline; empty for none. serving: Log of served rows; empty for
+        none. split: Split that the model is judged on.
         columns: Columns that the source has to have, by the keys that name them.
         server: Registered model and address of MLflow. The others: the sections, each with the keys that its
         step reads.

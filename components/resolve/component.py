@@ -17,6 +17,7 @@ def resolve(
     scheduled: str = "",
     feature_source: str = "",
     baseline: str = "",
+    serving: str = "",
     schema: str = "",
     bootstrap_schema: bool = False,
 ) -> NamedTuple(  # type: ignore[valid-type]
@@ -30,6 +31,7 @@ def resolve(
         ("baseline_version", str),
         ("schema", str),
         ("schema_version", str),
+        ("references", dict),
     ],
 ):
     """List a source and digest its content, so that everything after it can be cached on the digest.
@@ -45,6 +47,7 @@ def resolve(
         scheduled: When that was: ``dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER``. '' for now.
         feature_source: The offline files behind the features; '' for none.
         baseline: The accepted ``baseline.json`` of the model in production; '' for none.
+        serving: The log of served rows; '' for none.
         schema: The reviewed TFDV schema; '' for none.
         bootstrap_schema: Whether ``schema`` may be absent: then ``validate`` writes it.
 
@@ -55,6 +58,7 @@ def resolve(
         asks for fresh rows; else ''. features_version: Content digest of ``feature_source``.
         baseline: The baseline with its date filled in. baseline_version: Its content digest. schema: The
         schema with its date filled in. schema_version: Its content digest; '' if there is no schema yet.
+        references: Baseline and serving log once more, for ``join``.
     """
     from pathlib import Path
 
@@ -64,7 +68,7 @@ def resolve(
 
     with reported("resolve"):
         folder = Path(listing.path)
-        beside = {"features": feature_source, "baseline": baseline, "schema": schema}
+        beside = {"features": feature_source, "baseline": baseline, "serving": serving, "schema": schema}
         found = look(
             source,
             folder,
@@ -76,6 +80,12 @@ def resolve(
             may_be_absent=["schema"] if bootstrap_schema else [],
         )
         describe("resolve", listing)
-    features, used, reviewed = (found.beside[name] for name in beside)
+    features, used, served, reviewed = (found.beside[name] for name in beside)
     versions = (features.version, used.source, used.version, reviewed.source, reviewed.version)
-    return (found.version, found.source, found.newest_since, *versions)
+    references = {
+        "baseline": used.source,
+        "baseline_version": used.version,
+        "serving": served.source,
+        "serving_version": served.version,
+    }
+    return (found.version, found.source, found.newest_since, *versions, references)

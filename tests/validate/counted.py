@@ -11,15 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.validate.comparison import (
-    ColumnComparison,
-    SamplePair,
-    decide,
-    measure,
-    measure_missing,
-    measure_unseen,
-)
-from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit
+from trainwright.drift.comparison import ColumnComparison, SamplePair, decide, measure_missing, measure_unseen
+from trainwright.drift.findings import JENSEN_SHANNON, L_INFINITY, Limit
+from trainwright.validate.comparison import measure
 from trainwright.validate.profile import Profile
 from trainwright.validate.tfdv import schema_pb2, statistics_pb2
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tests.validate.counted import Column, Rows, compared, limits_of, moved, schema_of
+from trainwright.drift.null_distribution import Divergence, of_bins, of_share
 from trainwright.significance import Estimate, gamma_tail, wilson
-from trainwright.validate.null_distribution import Divergence, of_bins, of_share
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = ROOT / "examples" / "flights" / "data" / "flights.parquet"

@@ -1,6 +1,7 @@
 """From a calculated baseline to the one in use: what is written, who may accept it, and what is compared."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from tests.contracts.frozen import check
 from trainwright.artifacts import Record
 from trainwright.documents import digest_file
+from trainwright.drift.baseline import Baseline, FeatureStatistics, read_features
 from trainwright.errors import DataRefused, InputError
 from trainwright.storage import take_listing
 from trainwright.tracking import environment
-from trainwright.validate.baseline import Baseline, accept, read_baseline
+from trainwright.validate.baseline import accept, read_baseline
 from trainwright.verdicts import Verdict
 
 Table = Callable[..., pa.Table]
@@ -197,6 +199,32 @@ def test_in_the_folder_of_a_run_verdict_and_proof_are_found(
     done = accept(run, str(tmp_path / "b.json"))
     assert done.baseline.accepted["evidence"].startswith("promote ")
     assert done.baseline.accepted["verdict"] == Verdict.read(run / "validate" / "verdict").digest
+
+
+def test_the_joined_features_of_the_run_become_part_of_its_baseline(
+    judge: Judge, clean: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    run, place = tmp_path / "run", str(tmp_path / "b.json")
+    (run / "validate").mkdir(parents=True)
+    (judge(clean).folder / "verdict").rename(run / "validate" / "verdict")
+    verdict = Verdict.read(run / "validate" / "verdict")
+    shutil.copytree(run / "validate" / "verdict", run / "join" / "verdict")
+    record("join", (Record.read(run / "validate" / "verdict"),)).write(run / "join" / "verdict")
+    found = FeatureStatistics(
+        training_set="1" * 64, data_version=verdict.judged["data"], split="train", rows=2,
+        types={"price": "double"}, cuts={"price": (0.0, 1.0)}, counts={"price": (0, 1, 1)},
+        absent={"price": 0}, by_value={}, reasons={},
+    )  # fmt: skip
+    found.write(run / "join" / "verdict")
+    judged = verdict.judged | {"features/features.json": found.digest}
+    replace(verdict, judged=judged).write(run / "join" / "verdict")
+    accept(run, place, reason=WHY)
+    used = take_listing(place).content_digest
+    assert read_features(place, used) == found
+    assert read_baseline(place, used) is not None
+    replace(found, rows=3).write(run / "join" / "verdict")  # not what was judged
+    accept(run, place, reason=WHY)
+    assert read_features(place, take_listing(place).content_digest) is None
 
 
 def test_refused_data_never_becomes_a_baseline(

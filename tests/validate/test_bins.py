@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.validate.columns import (
-    add_counts,
-    by_column,
-    cut_points,
-    edges,
-    no_counts,
-    prepared,
-    with_bins,
-)
+from trainwright.drift.comparison import edges
+from trainwright.validate.columns import add_counts, by_column, cut_points, no_counts, prepared, with_bins
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.significance import holm
-from trainwright.tables import write_snapshot
-from trainwright.validate.comparison import (
+from trainwright.drift.comparison import (
     ColumnComparison,
     Drift,
     SamplePair,
     decide,
-    measure,
     measure_missing,
     measure_unseen,
 )
-from trainwright.validate.null_distribution import NoChance
-from trainwright.validate.policy import JENSEN_SHANNON, L_INFINITY, Limit
+from trainwright.drift.findings import JENSEN_SHANNON, L_INFINITY, Limit
+from trainwright.drift.null_distribution import NoChance
+from trainwright.significance import holm
+from trainwright.tables import write_snapshot
+from trainwright.validate.comparison import measure
 from trainwright.validate.profile import Profiler, own_cuts
 from trainwright.validate.schema import kind, parse_schema
 from trainwright.validate.statistics import describe

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from trainwright.validate.null_distribution import (
+from trainwright.drift.null_distribution import (
     NoChance,
     of_bins,
     of_divergence,

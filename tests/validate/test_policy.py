@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trainwright.errors import InputError
-from trainwright.experiment import Validation
-from trainwright.validate.policy import (
+from trainwright.drift.findings import (
     JENSEN_SHANNON,
     L_INFINITY,
     DataFinding,
     Limit,
-    Policy,
+    SeverityPolicy,
     moment_of,
-    plan,
 )
+from trainwright.errors import InputError
+from trainwright.experiment import Validation
+from trainwright.validate.policy import plan
 from trainwright.validate.schema import parse_schema
 
 Table = Callable[..., pa.Table]
@@ -43,7 +43,7 @@ USUAL = {
 def graded(
     finding: DataFinding, label: str = "", newest: float | None = NEWEST, **section: Any
 ) -> DataFinding:
-    policy = Policy(Validation.check(section, "test"), moment_of(newest, "", ""), label)
+    policy = SeverityPolicy(Validation.check(section, "test"), moment_of(newest, "", ""), label)
     return policy.judge(finding)
 
 

@@ -22,7 +22,7 @@ from tests.validate.study import (
     random_table,
     share_power,
 )  # fmt: skip
-from trainwright.validate.comparison import decide
+from trainwright.drift.comparison import decide
 
 Judge = Callable[..., Any]
 SPLITS, DRAWS = 40, 60

@@ -173,9 +173,12 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
     sql = _absolute_paths(data.sql, ("password_file",), folder) if data.sql else None
     inner = {"quality": _absolute_paths(data.quality, ("previous",), folder), "sql": sql}
     data = _absolute_paths(data, ("source", "store", "remember"), folder).model_copy(update=inner)
+    validation = _absolute_paths(experiment.validation, ("baseline", "statistics_store"), folder)
+    log = validation.serving_log
+    log = _absolute_paths(log, ("source",), folder) if log else None
     sections = {
         "data": data,
-        "validation": _absolute_paths(experiment.validation, ("baseline", "statistics_store"), folder),
+        "validation": validation.model_copy(update={"serving_log": log}),
         "features": _absolute_paths(experiment.features, ("repository", "source"), folder),
         "network": experiment.network,
         "training": experiment.training,

@@ -22,7 +22,7 @@ SERVER = {"model", "tracking_uri", "retry_s"}
 WHERE = "the parameters of this run"
 CLAIM = "trainwright-shared"
 ELSEWHERE = "parameter source"
-"""What the section ``data`` names as its source for the steps: the location is a parameter of its own."""
+"""What sections name as a source for the steps: the location is a parameter of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Configuration(NamedTuple):
     bootstrap_schema: bool
     feature_source: str
     baseline: str
+    serving: str
     split: str
     columns: dict[str, list[str]]
     data: dict[str, Any]
@@ -75,10 +76,16 @@ class Configuration(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
         """Divide an experiment among the steps."""
+        log = experiment.validation.serving_log
         parts = {name: getattr(experiment, name) for name in SECTIONS} | {
             # The location is an output of its own: the same rows elsewhere have the same data version.
             "data": experiment.data.model_copy(update={"source": ELSEWHERE}),
-            "validation": experiment.validation.model_copy(update={"baseline": ""}),
+            "validation": experiment.validation.model_copy(
+                update={
+                    "baseline": "",
+                    "serving_log": log.model_copy(update={"source": ELSEWHERE}) if log else None,
+                }
+            ),
             "features": experiment.features.model_copy(update=_for_join(experiment)),
         }
         return cls(
@@ -87,6 +94,7 @@ class Configuration(NamedTuple):
             bootstrap_schema=experiment.validation.on_missing_schema == "bootstrap",
             feature_source=experiment.features.source or "",
             baseline=experiment.validation.baseline,
+            serving=log.source if log else "",
             split=experiment.evaluation.split,
             columns=columns_of_rows(experiment),
             server=experiment.registry.model_dump(mode="json", include=SERVER),

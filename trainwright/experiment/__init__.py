@@ -23,7 +23,14 @@ from trainwright.experiment.registry import Canary, Override, Promotion, Promoti
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.section import Section
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
-from trainwright.experiment.validation import Quarantine, Severity, SeverityRule, Suppression, Validation
+from trainwright.experiment.validation import (
+    Quarantine,
+    ServingLog,
+    Severity,
+    SeverityRule,
+    Suppression,
+    Validation,
+)
 
 __all__ = [
     "Auto",
@@ -50,6 +57,7 @@ __all__ = [
     "Resources",
     "Runner",
     "Section",
+    "ServingLog",
     "Severity",
     "SeverityRule",
     "Share",

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from trainwright.experiment.section import Fraction, Name, Section, Time
+from trainwright.experiment.validation import DriftLimit
 
 
 class JoinLimits(Section):
@@ -38,6 +39,8 @@ class Features(Section):
     )
     checked_rows: int = Field(20_000, ge=1, description="Rows that Feast joins again to compare.")
     limits: JoinLimits = Field(JoinLimits(), description="Limits on the joined features.")
+    drift: dict[Name, DriftLimit] = Field({}, description="Drift limits of joined features, by feature.")
+    ignore: tuple[Name, ...] = Field((), description="Joined features not to compare.")
 
     @model_validator(mode="after")
     def _no_leak(self) -> Self:
@@ -58,6 +61,11 @@ class Features(Section):
         of_views = {"max_expired": self.limits.max_expired, "max_age_s": self.limits.max_age_s}
         if not self.service and (unused := [f"limits.{name}" for name, value in of_views.items() if value]):
             raise ValueError(f"{', '.join(unused)} are limits of feature views, and there is no service")
+        if not self.service and (self.drift or self.ignore):
+            raise ValueError(
+                "drift and ignore are for joined features, and there is no service; validation.drift and "
+                "validation.ignore are for the columns of the rows"
+            )
         if leaked := sorted(set(self.request) & set(self.known_after)):
             raise ValueError(
                 f"{leaked} are known only afterwards: remove them from request or from known_after"

@@ -87,6 +87,14 @@ class Suppression(Section):
         return self
 
 
+class ServingLog(Section):
+    """Rows as they were served, in files: compared with the features of the training set."""
+
+    source: Name = Field(description="File, folder or glob; `{date}`, `{date:%Y/%m}`: the run's.")
+    format: Literal["auto", "parquet", "csv", "jsonl"] = Field("auto", description="`auto`: by name.")
+    columns: dict[Name, Name] = Field({}, description="Column of the log by feature, where names differ.")
+
+
 class Quarantine(Section):
     """Limit on the rows to remove because they violate the schema."""
 
@@ -100,6 +108,7 @@ class Validation(Section):
     previous: Name = Field("train", description="Split to compare it with.")
     trained_on: Name | None = Field(None, description="Training split. Default: `previous`.")
     serving: Name | None = Field(None, description="Split of rows logged in serving.")
+    serving_log: ServingLog | None = Field(None, description="The same, as files of their own.")
     baseline: str = Field("", description="`baseline.json` of the production model: file or URI.")
     on_missing_baseline: Literal["hold", "fail", "bootstrap", "skip"] = Field(
         "hold", description="`bootstrap`: pass the first data."

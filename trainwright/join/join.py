@@ -20,6 +20,13 @@ from trainwright.featurestore import (
 )
 from trainwright.join.audit import MEASURES, Audit, displayed, suspicious
 from trainwright.join.chunks import HistoryOf, Join, QuarantinedKeys, open_history
+from trainwright.join.gate import (
+    GateContext,
+    TrainingSetJudgement,
+    judge_training_set,
+    require_accepted,
+    write_verdict,
+)
 from trainwright.redaction import redacted
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch
@@ -33,6 +40,7 @@ def make_training_set(
     folder: Path,
     summary: Path,
     *,
+    gate: GateContext | None = None,
     quarantine: Path | None = None,
     quarantine_version: str = "",
     open_history: HistoryOf = open_history,
@@ -50,6 +58,7 @@ def make_training_set(
         features_version: Expected content digest of ``features.source``; unused without a service.
         folder: Folder for the training set.
         summary: Path of the Markdown summary, which is always written.
+        gate: Limits, baseline, serving log and data verdict; None to judge nothing.
         quarantine: Snapshot of the quarantined rows; None if there is none.
         quarantine_version: Its expected digest.
         open_history: Opens the history of a view.
@@ -61,8 +70,8 @@ def make_training_set(
         InputError: A column, the service or a file is missing or cannot be joined; a row has no key or time
             of its own or is newer than the cutoff; an input has another digest; or ``features.source``
             lacks files.
-        DataRefused: A joined value leaks, or a limit does not hold. The summary and the audit are written
-            before.
+        DataRefused: A joined value leaks, or a limit does not hold, or the features are judged FAIL, or HOLD
+            with ``on_data_hold: stop``. The summary and the audit are written before.
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(entities, data_version)
@@ -75,9 +84,9 @@ def make_training_set(
         join = Join(snapshot, service, features, left_out, open_history=open_history)
         join.require_keys(entities)
         audit = _write(join, entities, writer, folder, summary)
-        behind = {"quarantine": left_out.version} if left_out.rows else {}
-        if service:
-            behind |= {f"features.{view.name}": view.digest for view in service.views}
+        views = service.views if service else ()
+        behind = {f"features.{view.name}": view.digest for view in views}
+        behind |= {"quarantine": left_out.version} if left_out.rows else {}
         training_set = writer.commit(
             parents={"entities": data_version} | ({"features": service.digest} if service else {}) | behind,
             roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
@@ -85,16 +94,42 @@ def make_training_set(
             | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
             target=snapshot.target,
         )
-    watch.record(
-        folder,
-        "join",
-        _headline(join, audit, training_set),
-        config=features.model_dump(mode="json"),
-        inputs={"entities": data_version} | ({"features": features_version} if service else {}) | behind,
-        outputs={"training_set": training_set.digest} | ({"service": service.digest} if service else {}),
-        parents=[entities],
-    )
+    behind |= gate.inputs if gate else {}
+    own, verdict = _judge(join, gate, folder, training_set, snapshot, summary)
+    made = {"training_set": training_set.digest} | ({"service": service.digest} if service else {}) | verdict
+    for place in (folder, gate.verdict) if gate else (folder,):
+        watch.record(
+            place,
+            "join",
+            _headline(join, audit, training_set) + (f"; {own.headline}" if own else ""),
+            decision=own.decision if own else "",
+            config=features.model_dump(mode="json"),
+            inputs={"entities": data_version} | ({"features": features_version} if service else {}) | behind,
+            outputs=made,
+            parents=[parent for parent in (entities, gate and gate.data_verdict) if parent],
+        )
+    if own and gate:
+        require_accepted(own, gate.validation)
     return training_set
+
+
+def _judge(
+    join: Join,
+    gate: GateContext | None,
+    folder: Path,
+    training_set: Snapshot,
+    entities: Snapshot,
+    summary: Path,
+) -> tuple[TrainingSetJudgement | None, dict[str, str]]:
+    """Judge the training set, and write the verdict; return its digest, if it says anything, too."""
+    if gate is None:
+        return None, {}
+    newest = entities.quality.get("time.newest")
+    own = judge_training_set(
+        folder, training_set, join.service, join.plan.inputs, join.features, gate, newest
+    )
+    made = write_verdict(own, gate, entities.digest, summary).digest
+    return own, {"verdict": made} if own or gate.data_verdict else {}
 
 
 def _headline(join: Join, audit: Audit, training_set: Snapshot) -> str:

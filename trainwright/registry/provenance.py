@@ -59,7 +59,7 @@ class Evidence:
         rows = self.model.training_data
         trained = self._record("train", "model", self.model.digest, training_set=rows)
         data = self._origin(trained).outputs["data"]
-        self._check_data(data)
+        self._check_data(data, self._source(trained))
         self._check_predictions()
         if self.trial.model != self.model.digest:
             raise self._error(
@@ -72,14 +72,38 @@ class Evidence:
             )
         return data
 
-    def _check_data(self, data: str) -> None:
+    def _check_data(self, data: str, made: Record) -> None:
+        """Require that the data verdict is the one of `join`, or of `validate` if `join` wrote none.
+
+        ``made`` is the record of the step that made the training set.
+        """
         judged = self.data_verdict.judged.get("data", "")
         if judged != data:
             raise self._error(
                 f"the data verdict is about data {judged[:12] or '(none named)'}, but the model came from "
                 f"{data[:12]}"
             )
-        self._origin(self._record("validate", "verdict", self.data_verdict.digest, data=data))
+        if not (whole := made.outputs.get("verdict")):
+            self._origin(self._record("validate", "verdict", self.data_verdict.digest, data=data))
+            return
+        if whole != self.data_verdict.digest:
+            raise self._error(
+                f"the data verdict is {self.data_verdict.digest[:12]}, that of {made.step}, which made the "
+                f"training set, is {whole[:12]}",
+                "Register the model with the verdict of join.",
+            )
+        carried = made.inputs.get("data_verdict", "")
+        judges = [
+            parent.outputs.get("verdict")
+            for parent in made.parents
+            if parent.step == "validate" and parent.inputs.get("data") == data
+        ]
+        if carried not in judges:
+            raise self._error(
+                f"{made.step} read data verdict {carried[:12] or '(none named)'}, and its record has none of "
+                f"validate that made it from data {data[:12]}",
+                "Pass the verdict of validate to join.",
+            )
 
     def _check_predictions(self) -> None:
         """Require that the evaluated predictions are those of this model, on the rows of its training set."""

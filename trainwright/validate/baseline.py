@@ -8,77 +8,49 @@ files that are only ever created. To go back, accept an older run again, or name
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Self
 
 import numpy as np
 
 from trainwright.artifacts import Record
-from trainwright.documents import Document, digest_file
+from trainwright.documents import digest_file
+from trainwright.drift.baseline import Baseline, FeatureStatistics, read_accepted, read_beside
+from trainwright.drift.comparison import Cuts
 from trainwright.errors import DataRefused, InputError
 from trainwright.lineage import ancestors
-from trainwright.storage import AlreadyExists, create, local_path, read_bytes, remove, take_listing
+from trainwright.storage import AlreadyExists, create, local_path, read_bytes, remove
 from trainwright.tracking import environment
-from trainwright.validate.columns import Cuts
 from trainwright.validate.profile import Profile
 from trainwright.validate.tfdv import statistics_pb2
 from trainwright.verdicts import Verdict
 
 
-@dataclass(frozen=True, kw_only=True)
-class Baseline(Document):
-    """Statistics and counts of a split, for comparison with later data.
-
-    Attributes:
-        data_version: Digest of the snapshot.
-        schema: SHA-256 of the text of the schema that it was read with.
-        statistics: File with TFDV's statistics, relative to this document's folder.
-        statistics_sha256: Digest of that file.
-        accepted: Who made it the one to compare with and why: time, reason, evidence, verdict, the one
-            before it. Empty while it is only calculated.
-    """
-
-    FILE: ClassVar[str] = "baseline.json"
-    data_version: str
-    split: str
-    rows: int
-    schema: str
-    statistics: str
-    statistics_sha256: str
-    cuts: dict[str, tuple[float, ...]]
-    counts: dict[str, tuple[int, ...]]
-    values: dict[str, int]
-    made_by: dict[str, str]
-    accepted: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        profile: Profile,
-        cuts: Mapping[str, Cuts],
-        *,
-        data_version: str,
-        schema: str,
-        statistics: str,
-        statistics_sha256: str,
-    ) -> Self:
-        """Describe a split by its profile."""
-        own = environment()
-        columns = [name for name in cuts if name in profile.counts]
-        return cls(
-            data_version=data_version,
-            schema=schema,
-            statistics=statistics,
-            statistics_sha256=statistics_sha256,
-            split=profile.split,
-            rows=profile.rows,
-            cuts={name: tuple(float(cut) for cut in cuts[name]) for name in columns},
-            counts={name: tuple(int(rows) for rows in profile.counts[name]) for name in columns},
-            values={name: profile.rows - profile.missing(name) for name in profile.features},
-            made_by={"library": own.library, "environment": own.name, "lock_sha256": own.lock_sha256},
-        )
+def describe(
+    profile: Profile,
+    cuts: Mapping[str, Cuts],
+    *,
+    data_version: str,
+    schema: str,
+    statistics: str,
+    statistics_sha256: str,
+) -> Baseline:
+    """Describe a split by its profile."""
+    own = environment()
+    columns = [name for name in cuts if name in profile.counts]
+    return Baseline(
+        data_version=data_version,
+        schema=schema,
+        statistics=statistics,
+        statistics_sha256=statistics_sha256,
+        split=profile.split,
+        rows=profile.rows,
+        cuts={name: tuple(float(cut) for cut in cuts[name]) for name in columns},
+        counts={name: tuple(int(rows) for rows in profile.counts[name]) for name in columns},
+        values={name: profile.rows - profile.missing(name) for name in profile.features},
+        made_by={"library": own.library, "environment": own.name, "lock_sha256": own.lock_sha256},
+    )
 
 
 @dataclass(frozen=True)
@@ -91,45 +63,15 @@ class Reference:
 
 
 def read_baseline(uri: str, version: str) -> Reference | None:
-    """Read an accepted baseline, and check that it is the one that was listed when the run began.
-
-    Args:
-        uri: The document: a file or a URI. Empty if there is none.
-        version: Its content digest, as ``resolve`` found it.
+    """Read an accepted baseline with its profile; None without a ``uri``.
 
     Raises:
         InputError: It is gone, changed, no baseline, or one that nobody accepted.
     """
     if not uri:
         return None
-    found = take_listing(uri).content_digest
-    if found != version:
-        raise InputError(
-            f"the baseline is {found[:12]}, expected {version[:12] or '(no version was given)'}: "
-            "it changed after it was looked at",
-            where=uri,
-            hint="Run again: `resolve` looks at it first.",
-        )
-    document = Baseline.parse(read_bytes(uri), where=uri)
-    if not document.accepted:
-        raise InputError(
-            "this baseline was only calculated; nobody has accepted it",
-            where=uri,
-            hint="trainwright baseline accept RUN_FOLDER --to FILE makes it one to compare with.",
-        )
-    name = document.statistics
-    if name.startswith("/") or ".." in name.split("/") or "://" in name:
-        raise InputError(f"the baseline names a file outside its folder: {name!r}", where=uri)
-    folder, slash, _ = uri.rpartition("/")
-    place = f"{folder}{slash}{name}"
-    content = read_bytes(place)
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != document.statistics_sha256:
-        raise InputError(
-            f"the statistics of the baseline are {digest[:12]}, it says {document.statistics_sha256[:12]}",
-            where=place,
-            hint="Accept the baseline again, from the run that made it.",
-        )
+    document = read_accepted(uri, version)
+    content = read_beside(uri, document.statistics, document.statistics_sha256)
     profile = Profile(
         split=f"{document.split} of the baseline",
         rows=document.rows,
@@ -195,14 +137,19 @@ def accept(source: Path, place: str, *, promoted: Path | None = None, reason: st
         "previous": before.digest if before else "",
     }
     statistics = (folder / baseline.statistics).read_bytes()
-    return _publish(replace(baseline, accepted=accepted), statistics, place, before)
+    features = _features(source, verdict)
+    return _publish(replace(baseline, accepted=accepted), statistics, features, place, before)
 
 
 def _verdict_folder(source: Path) -> Path:
     """Find the folder of the data verdict: ``source``, or the one in a run's folder."""
     if (source / Verdict.FILE).is_file():
         return source
-    found = [path.parent for path in sorted(source.glob("*/*/" + Baseline.FILE))]
+    found = [
+        path.parent
+        for path in sorted(source.glob("*/*/" + Baseline.FILE))
+        if Record.read(path.parent).step == "validate"  # `join` carries a copy on
+    ]
     if len(found) != 1:
         what = "no validation with a baseline" if not found else f"{len(found)} validations"
         raise InputError(
@@ -225,6 +172,16 @@ def _checked(folder: Path) -> tuple[Verdict, Baseline]:
             hint="Run validate again, with caching off for it.",
         )
     return verdict, baseline
+
+
+def _features(source: Path, verdict: Verdict) -> bytes:
+    """Return the statistics of the joined features of a run's training set; empty if there are none."""
+    for path in sorted(source.glob("*/*/" + FeatureStatistics.FILE)):
+        found = FeatureStatistics.read(path.parent)
+        judged = Verdict.read(path.parent).judged.get(f"features/{FeatureStatistics.FILE}")
+        if found.data_version == verdict.judged["data"] and judged == found.digest:
+            return path.read_bytes()
+    return b""
 
 
 def _evidence(source: Path, folder: Path, verdict: Verdict, promoted: Path | None) -> str:
@@ -270,7 +227,9 @@ def _in_use(place: str) -> Baseline | None:
     return Baseline.parse(content, where=place)
 
 
-def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline | None) -> Accepted:
+def _publish(
+    baseline: Baseline, statistics: bytes, features: bytes, place: str, before: Baseline | None
+) -> Accepted:
     """Write statistics and history first, each only created, and then the file that is used.
 
     On a disk, the last step is atomic. In an object store it is two, between which there is no baseline: a
@@ -278,14 +237,15 @@ def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline
     """
     root = place.removesuffix(_SUFFIX) + ".history"
     name = f"{hashlib.sha256(statistics).hexdigest()}.pb"
-    try:
-        create(f"{root}/{name}", statistics)
-    except AlreadyExists:  # named by its content: another writer's is as good
-        if read_bytes(f"{root}/{name}") != statistics:
-            raise InputError("other statistics lie here under this digest", where=f"{root}/{name}") from None
+    _create(f"{root}/{name}", statistics)
+    named = {}
+    if features:
+        digest = hashlib.sha256(features).hexdigest()
+        named = {"features": f"{digest}.json", "features_sha256": digest}
+        _create(f"{root}/{digest}.json", features)
     first = int(before.accepted.get("number", "0")) + 1 if before else 1
     for number in range(first, first + _MOST):
-        accepted = baseline.accepted | {"number": str(number)}
+        accepted = baseline.accepted | named | {"number": str(number)}
         own = replace(baseline, statistics=name, accepted=accepted)
         history = f"{root}/{number:06d}{_SUFFIX}"
         try:
@@ -295,7 +255,10 @@ def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline
             continue
     else:
         raise InputError("the history has no free number", where=root)
-    used = replace(own, statistics=f"{root.rpartition('/')[2]}/{name}")
+    beside = root.rpartition("/")[2]
+    if features:
+        accepted |= {"features": f"{beside}/{named['features']}"}
+    used = replace(own, statistics=f"{beside}/{name}", accepted=accepted)
     path = local_path(place)
     if path is not None:
         used.write(path)
@@ -303,6 +266,15 @@ def _publish(baseline: Baseline, statistics: bytes, place: str, before: Baseline
         remove([place])
         create(place, _bytes(used))
     return Accepted(used, place, history, before)
+
+
+def _create(place: str, content: bytes) -> None:
+    """Write a file that is named by its content, unless another writer did."""
+    try:
+        create(place, content)
+    except AlreadyExists:
+        if read_bytes(place) != content:
+            raise InputError("other statistics lie here under this digest", where=place) from None
 
 
 def _bytes(document: Baseline) -> bytes:

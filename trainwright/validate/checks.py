@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from trainwright.drift.baseline import Baseline
+from trainwright.drift.findings import TOO_FEW, DataFinding, learned_from, parse_time
 from trainwright.experiment import Validation
-from trainwright.validate.baseline import Baseline
-from trainwright.validate.policy import TOO_FEW, DataFinding, learned_from, parse_time
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import TRAINING, environment, expected, optional
 from trainwright.validate.tfdv import anomalies_pb2, schema_pb2, statistics_pb2, tfdv

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from trainwright.drift.comparison import Counts, Cuts
 from trainwright.validate.tfdv import array_util, statistics_pb2
 
 _DAYS_OR_SECONDS = 32
@@ -116,10 +117,6 @@ def _target(kind: pa.DataType) -> Any:
     return next((target for holds, target in forms if holds), None)
 
 
-Cuts = NDArray[np.float64]
-Counts = NDArray[np.int64]
-
-
 def cut_points(feature: Any) -> Cuts | None:
     """Choose where to cut a numeric column, by the statistics of the previous split.
 
@@ -141,12 +138,6 @@ def cut_points(feature: Any) -> Cuts | None:
     fills = any(bucket.low_value == bucket.high_value == least for bucket in buckets)
     points = [np.nextafter(least, -np.inf), *([least] if fills else finite[1:2]), *finite[1:]]
     return np.unique(np.asarray(points, np.float64))
-
-
-def edges(cuts: Cuts) -> list[float]:
-    """Return the bounds of the bins, shape (bins + 1,), for drawing; the outer ones are infinite."""
-    first = float(np.nextafter(cuts[0], np.inf))  # cuts[0] lies just below the smallest value
-    return [-math.inf, first, *(float(cut) for cut in cuts[1:]), math.inf]
 
 
 def no_counts(cuts: Mapping[str, Cuts]) -> dict[str, Counts]:

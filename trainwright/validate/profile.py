@@ -15,10 +15,11 @@ import numpy as np
 from trainwright import storage
 from trainwright.artifacts import Snapshot
 from trainwright.documents import canonical, digest_text, read_json
+from trainwright.drift.comparison import Counts, Cuts
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment.data import Runner
 from trainwright.tables import iter_batches
-from trainwright.validate.columns import Counts, Cuts, by_column, cut_points, unreadable
+from trainwright.validate.columns import by_column, cut_points, unreadable
 from trainwright.validate.statistics import (
     FAN_IN,
     PIECE_ROWS,

@@ -16,10 +16,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Snapshot
+from trainwright.drift.findings import DataFinding
 from trainwright.experiment import Quarantine
 from trainwright.tables import SnapshotWriter, iter_batches, read_split
 from trainwright.validate.columns import readable
-from trainwright.validate.policy import DataFinding
 from trainwright.validate.schema import expected
 from trainwright.validate.tfdv import schema_pb2
 from trainwright.verdicts import AT_MOST, Rule

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainwright.drift.comparison import ColumnComparison, ColumnCounts, SamplePair, column_counts
+from trainwright.drift.findings import Against
 from trainwright.report import charts, markdown
 from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
 from trainwright.validate.checks import class_name
-from trainwright.validate.comparison import ColumnComparison, ColumnCounts, SamplePair, column_counts
 from trainwright.validate.judgement import SnapshotJudgement
-from trainwright.validate.policy import Against, split_names
+from trainwright.validate.policy import split_names
+from trainwright.validate.profile import Profile
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.tfdv import schema_pb2
 from trainwright.verdicts import Rule
@@ -50,7 +52,7 @@ def distances(judgement: SnapshotJudgement) -> Iterator[ReportSection]:
 
 
 def _in_words(
-    judgement: SnapshotJudgement, entries: Sequence[ColumnComparison], pair: SamplePair
+    judgement: SnapshotJudgement, entries: Sequence[ColumnComparison], pair: SamplePair[Profile]
 ) -> Iterator[str]:
     for entry in [entry for entry in entries if entry.moved][:_DISTRIBUTIONS]:
         shares = _counts(judgement, entry.column, pair).shares()
@@ -87,7 +89,7 @@ def pictures(judgement: SnapshotJudgement) -> ReportSection:
     )
 
 
-def _counts(judgement: SnapshotJudgement, column: str, pair: SamplePair) -> ColumnCounts:
+def _counts(judgement: SnapshotJudgement, column: str, pair: SamplePair[Profile]) -> ColumnCounts:
     """Return the counts of a column, the classes of a label by name and long values cut off."""
     counts = column_counts(column, pair)
     is_label = column == judgement.snapshot.roles.get("label")

@@ -5,8 +5,9 @@ A schema is a TFDV ``schema.pbtxt`` that a person has reviewed and keeps in git.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
+from trainwright.drift.findings import Kind
 from trainwright.errors import InputError
 from trainwright.storage import open_file, take_listing
 from trainwright.validate.tfdv import schema_pb2, text_format
@@ -20,8 +21,6 @@ SCHEMA_FILE = "schema.pbtxt"
 _WIDTH = 110
 MAX_BYTES = 10_000_000
 """Of a schema's text: tens of thousands of columns."""
-
-Kind = Literal["numbers", "categories", "text", "nested"]
 
 _UNCHECKED_STAGES = frozenset(
     schema_pb2.LifecycleStage.Value(name) for name in ("PLANNED", "ALPHA", "DEPRECATED", "DISABLED")

@@ -21,10 +21,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright import storage
 from trainwright.artifacts import Snapshot
+from trainwright.drift.comparison import Counts, Cuts
 from trainwright.experiment.data import Runner
 from trainwright.tables import ROW_GROUP, Piece, pieces, read_piece
 from trainwright.tables.workers import Pool, processors
-from trainwright.validate.columns import Counts, Cuts, add_counts, listed, no_counts, prepared
+from trainwright.validate.columns import add_counts, listed, no_counts, prepared
 from trainwright.validate.tfdv import (
     PipelineOptions,
     array_util,

@@ -1,7 +1,7 @@
 """Validate a snapshot: profile its splits, check and compare them, write the verdict and the report."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,31 @@ from typing import Any
 from trainwright import storage
 from trainwright.artifacts import Snapshot
 from trainwright.documents import digest_file, digest_text
+from trainwright.drift.baseline import Baseline
+from trainwright.drift.comparison import (
+    MISSING,
+    ColumnComparison,
+    Cuts,
+    SamplePair,
+    decide,
+    measure_missing,
+    measure_unseen,
+    rule_name,
+)
+from trainwright.drift.findings import (
+    Against,
+    DataFinding,
+    Limit,
+    SeverityPolicy,
+    learned_from,
+    merged,
+    moment_of,
+)
+from trainwright.drift.judgement import baseline_check, not_compared, weigh
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
 from trainwright.tracking import Stopwatch
-from trainwright.validate.baseline import Baseline, Reference, read_baseline
+from trainwright.validate.baseline import Reference, describe, read_baseline
 from trainwright.validate.checks import (
     CheckOutcome,
     check,
@@ -23,39 +44,17 @@ from trainwright.validate.checks import (
     nested_columns,
     volume,
 )
-from trainwright.validate.columns import Cuts
-from trainwright.validate.comparison import (
-    MISSING,
-    UNSEEN,
-    ColumnComparison,
-    SamplePair,
-    decide,
-    measure,
-    measure_missing,
-    measure_unseen,
-    rule_name,
-)
+from trainwright.validate.comparison import measure
 from trainwright.validate.inference import infer_schema
 from trainwright.validate.judgement import SnapshotJudgement
-from trainwright.validate.policy import (
-    MEASURES,
-    Against,
-    DataFinding,
-    Limit,
-    Policy,
-    learned_from,
-    merged,
-    moment_of,
-    plan,
-    split_names,
-)
+from trainwright.validate.policy import plan, split_names
 from trainwright.validate.profile import Profile, Profiler, own_cuts
 from trainwright.validate.quarantine import Quarantined, take_out
 from trainwright.validate.report import write_report, write_summary
 from trainwright.validate.schema import SCHEMA_FILE, SERVING, TRAINING, expected, parse_schema
 from trainwright.validate.statistics import packed
 from trainwright.validate.tfdv import json_format
-from trainwright.verdicts import AT_LEAST, SCHEMA_INFERRED, NotJudged, Rule, Verdict
+from trainwright.verdicts import SCHEMA_INFERRED, NotJudged, Verdict
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class _Samples:
     """Profiles of the splits with rows, the pairs that are compared, and the training split with its cuts."""
 
     profiles: dict[str, Profile]
-    pairs: dict[Against, SamplePair]
+    pairs: dict[Against, SamplePair[Profile]]
     learned: tuple[Profile, Mapping[str, Cuts]] | None
 
 
@@ -223,7 +222,7 @@ class _Run:
             if name in profiles:
                 cuts = own_cuts(profiles[name].statistics, numbers)
                 references[name] = self._counted(profiles[name], cuts), cuts
-        pairs: dict[Against, SamplePair] = {}
+        pairs: dict[Against, SamplePair[Profile]] = {}
 
         def pair(against: Against, split: str, reference: Profile, cuts: Mapping[str, Cuts]) -> None:
             if split in profiles:
@@ -256,17 +255,11 @@ class _Run:
         checks = list(self._row_checks(samples))
         not_judged += [entry for result in checks for entry in result.not_judged]
         found += [finding for result in checks for finding in result.findings]
-        found += [*quarantined.findings(), *(entry.finding() for entry in comparisons if entry.moved)]
-        explained = {finding.rule for finding in found}
-        found += [_not_done(entry, self._text_columns) for entry in not_judged if entry.name not in explained]
-        undecided = [entry for entry in comparisons if entry.is_undecided]
-        not_judged += [entry.not_judged() for entry in undecided]
-        found += [entry.too_few_rows() for entry in undecided]
+        found += quarantined.findings()
         found += self._schema_inferred()
         moment = moment_of(self._newest, self.context.newest_since, self.context.date)
-        policy = Policy(self.validation, moment, self.snapshot.roles.get("label", ""))
-        weighed = [policy.judge(finding) for finding in found]
-        weighed += [policy.judge(finding) for finding in policy.lapsed(weighed)]
+        policy = SeverityPolicy(self.validation, moment, self.snapshot.roles.get("label", ""))
+        weighed, undecided = weigh(found, comparisons, not_judged, policy, self._text_columns)
         judgement = SnapshotJudgement(
             snapshot=self.snapshot,
             validation=self.validation,
@@ -278,7 +271,7 @@ class _Run:
             pairs=samples.pairs,
             findings=merged(x if x.waived else quarantined.settle(x) for x in weighed),
             comparisons=comparisons,
-            not_judged=tuple(not_judged),
+            not_judged=undecided,
             counted=(*(rule for result in checks for rule in result.rules), *quarantined.rules()),
             quarantined=quarantined,
             in_force=tuple(entry for entry in self.validation.suppressions if policy.in_force(entry)),
@@ -339,9 +332,7 @@ class _Run:
                 known = expected(self.schema, SERVING)
                 limits = tuple(limit for limit in limits if limit.column in known)
             if absent := [name for name in splits if name not in samples.profiles]:
-                not_judged += _not_compared(
-                    against, limits, f"split {absent[0]} has no rows, or is not there"
-                )
+                not_judged += not_compared(against, limits, f"split {absent[0]} has no rows, or is not there")
                 continue
             pair = samples.pairs[against]
             drift = measure(pair, self.schema, limits)
@@ -382,36 +373,8 @@ class _Run:
                 yield label_balance(samples.profiles[name], label, config, classes, other)
 
     def _baseline_check(self) -> CheckOutcome:
-        how, there = self.validation.on_missing_baseline, self.baseline is not None
-        if how == "skip":
-            return CheckOutcome()
-        rule = Rule(name="baseline", value=float(there), limit=1.0, test=AT_LEAST)
-        what = "there is no accepted baseline of the model in production to compare with"
-        if how == "bootstrap":
-            what += ": validation.on_missing_baseline is bootstrap; accept the one that was calculated here"
-        missing = DataFinding(kind="BASELINE_MISSING", against="baseline", rule="baseline", what=what)
-        return CheckOutcome((rule,), () if there else (missing,))
-
-
-def _not_compared(against: Against, limits: tuple[Limit, ...], reason: str) -> Iterator[NotJudged]:
-    for limit in limits:
-        unseen = [UNSEEN] if limit.kind == "categories" else []
-        for name in (MEASURES[limit.comparator], MISSING, *unseen):
-            yield NotJudged(name=rule_name(limit.column, name, against), reason=reason)
-
-
-def _not_done(entry: NotJudged, text_columns: Collection[str]) -> DataFinding:
-    parts = entry.name.split("/")
-    references: dict[str, Against] = {"baseline": "baseline", "serving": "serving"}
-    compared = len(parts) > 1 and parts[0] != "label"
-    is_text = parts[-1] in text_columns and parts[-2:-1] == ["drift"]
-    return DataFinding(
-        column=parts[-1] if compared else "",
-        kind="TEXT_NOT_COMPARED" if is_text else "COMPARISON_NOT_DONE",
-        rule=entry.name,
-        against=references.get(parts[0], "previous") if compared else "",
-        what=f"{entry.name} could not be judged: {entry.reason}",
-    )
+        rules, findings = baseline_check(self.validation, there=self.baseline is not None)
+        return CheckOutcome(rules, findings)
 
 
 def _write_evidence(
@@ -433,7 +396,7 @@ def _write_evidence(
     if samples.learned is not None:
         profile, cuts = samples.learned
         name = f"statistics-{profile.split}.pb"
-        baseline = Baseline.of(
+        baseline = describe(
             profile,
             cuts,
             data_version=judgement.snapshot.digest,
