@@ -199,3 +199,46 @@ def test_verdict_on_another_version_of_the_data_with_all_its_records_is_rejected
     made.write(run.root / "data_verdict")
     with pytest.raises(InputError, match=f"about data eeeeeeeeeeee, but the model came from {DATA[:12]}"):
         check_candidate(*run.folders)
+
+
+def judged_by_join(run: Run, whole: str, *parents: Record) -> None:
+    """Write the lineage of a model whose training set `join` judged in the verdict ``whole``."""
+    carried = Record.read(run.root / "data_verdict").outputs["verdict"]
+    inputs = run.joined.inputs | {"data_verdict": carried}
+    outputs = run.joined.outputs | {"verdict": whole}
+    joined = replace(run.joined, inputs=inputs, outputs=outputs, parents=(run.ingested, *parents))
+    replace(run.trained, parents=(joined,)).write(run.root / "model")
+    joined.write(run.root / "data_verdict")
+
+
+def test_verdict_of_join_is_registered_with_the_record_of_validate_behind_it(run: Run) -> None:
+    validated = Record.read(run.root / "data_verdict")
+    judged_by_join(run, validated.outputs["verdict"], validated)
+    assert check_candidate(*run.folders).data_version == DATA
+
+
+def test_verdict_without_the_rules_that_join_added_is_rejected(run: Run) -> None:
+    validated = Record.read(run.root / "data_verdict")
+    judged_by_join(run, "0" * 64, validated)
+    validated.write(run.root / "data_verdict")
+    with pytest.raises(InputError, match=r"expected the record \(record.json\) of join that made verdict"):
+        check_candidate(*run.folders)
+
+
+def test_verdict_of_join_without_validate_behind_it_is_rejected(run: Run) -> None:
+    judged_by_join(run, Record.read(run.root / "data_verdict").outputs["verdict"])
+    with pytest.raises(InputError, match="its record has none of validate"):
+        check_candidate(*run.folders)
+
+
+def test_verdict_of_a_later_join_of_the_same_training_set_is_registered_and_of_another_is_not(
+    run: Run,
+) -> None:
+    validated = Record.read(run.root / "data_verdict")
+    judged_by_join(run, "0" * 64, validated)  # of the run that trained
+    later = replace(Record.read(run.root / "data_verdict"), outputs={"verdict": validated.outputs["verdict"]})
+    replace(later, outputs=later.outputs | {"training_set": TRAINING_SET}).write(run.root / "data_verdict")
+    assert check_candidate(*run.folders).data_version == DATA
+    replace(later, outputs=later.outputs | {"training_set": "d" * 64}).write(run.root / "data_verdict")
+    with pytest.raises(InputError, match="the data verdict is about training set dddddddddddd"):
+        check_candidate(*run.folders)

@@ -355,9 +355,16 @@ def channels(condition: str) -> list[str]:
 
 
 def bare_source(source: str) -> str:
-    """Return the source of a lightweight component without docstring, comments and blank lines."""
+    """Return the source of a lightweight component without what it does not need, indented by one blank.
+
+    That is its docstring, comments, and imports that KFP adds: components name `dsl` and `NamedTuple` only.
+    """
     tree = ast.parse(source)
+    unused = {"import kfp", "from kfp.dsl import *"} if "dsl.Output[" in source else set()
+    unused |= set() if "NamedTuple" in source else {"from typing import *"}
+    tree.body = [node for node in tree.body if ast.unparse(node) not in unused]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
             del node.body[0]
-    return ast.unparse(tree) + "\n"
+    text = ast.unparse(tree)
+    return re.sub(r"^ +", lambda found: " " * (len(found[0]) // 4), text, flags=re.MULTILINE) + "\n"

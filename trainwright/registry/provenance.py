@@ -83,25 +83,26 @@ class Evidence:
                 f"the data verdict is about data {judged[:12] or '(none named)'}, but the model came from "
                 f"{data[:12]}"
             )
-        if not (whole := made.outputs.get("verdict")):
+        if not made.outputs.get("verdict"):
             self._origin(self._record("validate", "verdict", self.data_verdict.digest, data=data))
             return
-        if whole != self.data_verdict.digest:
+        # A reused training has the record of an earlier join of its training set: look for the later one.
+        joined = self._record(made.step, "verdict", self.data_verdict.digest, entities=data)
+        if (about := joined.outputs.get("training_set", "")) != self.model.training_data:
             raise self._error(
-                f"the data verdict is {self.data_verdict.digest[:12]}, that of {made.step}, which made the "
-                f"training set, is {whole[:12]}",
-                "Register the model with the verdict of join.",
+                f"the data verdict is about training set {about[:12]}, the model was trained on "
+                f"{self.model.training_data[:12]}"
             )
-        carried = made.inputs.get("data_verdict", "")
+        carried = joined.inputs.get("data_verdict", "")
         judges = [
             parent.outputs.get("verdict")
-            for parent in made.parents
+            for parent in joined.parents
             if parent.step == "validate" and parent.inputs.get("data") == data
         ]
         if carried not in judges:
             raise self._error(
-                f"{made.step} read data verdict {carried[:12] or '(none named)'}, and its record has none of "
-                f"validate that made it from data {data[:12]}",
+                f"join read data verdict {carried[:12] or '(none)'}, and its record has none of validate "
+                f"that made it from data {data[:12]}",
                 "Pass the verdict of validate to join.",
             )
 
