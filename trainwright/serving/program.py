@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.serving.columns import to_raw
 from trainwright.serving.program_check import check_archive
@@ -161,7 +162,7 @@ def read_program(path: Path) -> Program | TokenProgram:
         with warnings.catch_warnings():  # torch before 2.13 says it of its own memory; nobody writes to it
             warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
             exported = torch.export.load(path, extra_files=documents)
-        signature = json.loads(documents[SIGNATURE])
+        signature = read_json(documents[SIGNATURE])
     except Exception as error:  # torch raises whatever it meets
         raise InputError(
             f"torch {torch.__version__} cannot read the program: {type(error).__name__}: {error}",
@@ -171,4 +172,6 @@ def read_program(path: Path) -> Program | TokenProgram:
     scorer = exported.module()
     if not documents[TRANSFORMS]:
         return TokenProgram(signature, scorer)
-    return Program(Transforms.from_json(json.loads(documents[TRANSFORMS]), str(path)), signature, scorer)
+    return Program(
+        Transforms.from_json(read_json(documents[TRANSFORMS], where=str(path)), str(path)), signature, scorer
+    )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainwright import serving
 from trainwright.artifacts.model import target_kind
+from trainwright.documents import read_json
 from trainwright.errors import reported
 
 
@@ -26,7 +27,7 @@ def main(folder: Path, digest: str) -> dict[str, Any]:
     """
     serving.verified(folder, digest)
     model = serving._load_pyfunc(str(folder))
-    example = json.loads((folder / "input_example.json").read_text())
+    example = read_json(folder / "input_example.json")
     if isinstance(model, serving.TokenPredictor):
         tokens = np.asarray(example["data"][0], dtype=np.int64)
         scores, again = model.predict(tokens), model.predict(tokens)
@@ -35,7 +36,7 @@ def main(folder: Path, digest: str) -> dict[str, Any]:
     else:
         rows = dict(zip(example["columns"], map(list, zip(*example["data"], strict=True)), strict=True))
         scores, again = model.predict(rows), model.predict(rows)
-        signature = json.loads((folder / "signature.json").read_text())
+        signature = read_json(folder / "signature.json")
         measured = measure(scores, again) | measure_table(scores, len(example["data"]), signature)
         said = f"{len(example['data'])} rows scored, the first {next(iter(np.ravel(scores)), np.nan):.6g}"
     sha256 = hashlib.sha256(np.ascontiguousarray(scores).tobytes()).hexdigest()
