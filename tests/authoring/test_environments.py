@@ -1,8 +1,8 @@
 """Making environments, from tiny locks over wheels that these tests write themselves."""
 
 import contextlib
+import dataclasses
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -119,17 +119,27 @@ def test_a_link_to_another_copy_of_the_library_is_put_right(locks: Path, tmp_pat
     assert place.link.resolve() == LIBRARY
 
 
-def test_what_has_no_lock_goes_in_last_by_pips_own_configuration(locks: Path, wheels: Path) -> None:
-    write_wheel(wheels, "flame", "2.13.0")
-    (locks / "tiny" / "requirements-flame.txt").write_text("flame==2.13.0\n")
-    before = ToolchainEnvironment("tiny", locks.parent / "made", locks).digest
+def test_without_the_build_of_the_lock_an_environment_is_made_from_the_lock_for_gpus(
+    locks: Path, wheels: Path
+) -> None:
+    tiny = locks / "tiny"
+    missing = write_wheel(locks.parent / "elsewhere", "flame", "2.13.0+cpu")
+    (tiny / "torch.lock").write_text(missing)
+    (tiny / "requirements-gpu.lock").write_text(
+        (tiny / "requirements.lock").read_text() + write_wheel(wheels, "flame", "2.13.0")
+    )
     made = make(locks)
     assert ask(made.path / "bin" / "python", "import flame; print(flame.VERSION)") == "2.13.0"
-    assert json.loads((made.path / "trainwright-environment.json").read_text())["lock_sha256"] == before
-    (locks / "tiny" / "requirements-gpu.lock").write_text(write_wheel(wheels, "flame", "2.14.0"))
-    gpu = ToolchainEnvironment("tiny", locks.parent / "made", locks, gpu=True)
-    assert gpu.digest != before
-    assert gpu.locks.last == ()
+    assert "no index has the CPU build" in str(made)
+    place = ToolchainEnvironment("tiny", locks.parent / "made", locks)
+    gpu = dataclasses.replace(place, gpu=True)
+    assert place.made_from == gpu.digest != place.digest
+    assert not make(locks).changed, "what was made from either lock is kept"
+    shutil.copy(next((locks.parent / "elsewhere").glob("*.whl")), wheels)
+    shutil.rmtree(made.path)
+    assert "CUDA" not in str(make(locks))
+    assert place.made_from == place.digest
+    assert gpu.problem() == "is older than its lock"
 
 
 @pytest.mark.covers("A12")

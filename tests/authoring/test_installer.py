@@ -1,5 +1,6 @@
-"""Which build of an unhashed package is installed, and from where: small wheels, pip's settings, real uv."""
+"""Which build of a package is installed, and from where: small wheels, pip's settings, real uv."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from trainwright import ENVIRONMENT_FILE
 from trainwright.authoring import installer
 
 ROOT = Path(__file__).resolve().parents[2]
-MANYLINUX, LINUX = "cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-linux_x86_64"
+MANYLINUX = "cp311-cp311-manylinux_2_17_x86_64"
 CUDA = ("nvidia_cublas==13",)
 
 
@@ -49,15 +50,22 @@ class Packages:
         lines = [f"{name.replace('_', '-')} = {value}" for name, value in settings.items()]
         (self.folder / "pip.conf").write_text("\n".join(["[global]", *lines, ""]))
 
-    def install(self, name: str = "made") -> tuple[list[installer.Installed], str]:
-        """Make the environment; return what was installed, and the place that its ``flame`` came from."""
+    def lock(self, place: str, version: str) -> None:
+        """Let ``torch.lock`` name the wheel of ``flame`` that lies in a place."""
+        (wheel,) = (self.folder / place / "flame").glob(f"flame-{version}-*.whl")
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        text = f"# its builds differ\nflame=={version} --hash=sha256:{digest}\n"
+        (self.folder / "images" / "tiny" / "torch.lock").write_text(text)
+
+    def install(self, name: str = "made") -> str:
+        """Make the environment; return the place that its ``flame`` came from."""
         target = self.folder / name
-        installed = installer.install(installer.Locks(self.folder / "images", "tiny"), target)
+        installer.install(installer.Locks(self.folder / "images", "tiny"), target)
         code = "import flame; print(flame.PLACE)"
         said = subprocess.run(
             [target / "bin" / "python", "-c", code], capture_output=True, text=True, check=True
         )
-        return installed, said.stdout.strip()
+        return said.stdout.strip()
 
 
 @pytest.fixture
@@ -73,78 +81,69 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packag
     tiny.mkdir(parents=True)
     (tiny / "requirements.lock").write_text(write_wheel(tmp_path / "main" / "pebble", "pebble", "1.0"))
     (tmp_path / "images" / "kfp.lock").write_text(write_wheel(tmp_path / "main" / "kfp", "kfp", "2.0"))
-    (tiny / "requirements-flame.txt").write_text("# its build differs\nflame==2.13.0\n")
     write_wheel(tmp_path / "main" / "nvidia-cublas", "nvidia_cublas", "13")
     with serving(tmp_path) as (address, asked):
         found = Packages(tmp_path, address, asked)
         found.add("main", "2.13.0", CUDA)
-        found.add("main", "2.14.0", CUDA)
+        found.lock("main", "2.13.0")
         found.configure(index_url=found.url("main"))
         yield found
 
 
-def test_index_without_cpu_build_gives_its_own_build(packages: Packages) -> None:
-    installed, place = packages.install()
-    assert place == "main"
-    assert [str(one) for one in installed] == ["flame 2.13.0, with CUDA"]
+def cpu(packages: Packages, place: str = "wheels") -> None:
+    """Put a CPU build into a place, and lock it."""
+    packages.add(place, "2.13.0+cpu")
+    packages.lock(place, "2.13.0+cpu")
 
 
-@pytest.mark.parametrize("tag", [LINUX, MANYLINUX])
-@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0"])
-def test_cpu_build_in_folder_of_wheels_wins_over_index(packages: Packages, version: str, tag: str) -> None:
-    packages.add("wheels", version, tag=tag)
+def test_cpu_build_in_folder_of_wheels_is_installed(packages: Packages) -> None:
+    cpu(packages)
     packages.configure(index_url=packages.url("main"), find_links=packages.links("wheels"))
-    installed, place = packages.install()
-    assert place == "wheels"
-    assert installed == [installer.Installed(f"flame=={version}", cuda=False)]
+    assert packages.install() == "wheels"
 
 
-def test_cpu_build_on_page_of_wheels_wins_over_index(packages: Packages) -> None:
-    packages.add("wheels", "2.13.0+cpu")
+def test_cpu_build_on_page_of_wheels_is_installed(packages: Packages) -> None:
+    cpu(packages)
     packages.configure(index_url=packages.url("main"), find_links=f"{packages.url('wheels')}flame/")
-    assert packages.install()[1] == "wheels"
+    assert packages.install() == "wheels"
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["main index", "extra index"])
 def test_cpu_build_in_one_of_two_indexes_is_installed(packages: Packages, first: bool) -> None:
-    packages.add("other", "2.13.0+cpu")
+    cpu(packages, "other")
     write_wheel(packages.folder / "other" / "pebble", "pebble", "0.9")
     both = [packages.url("other"), packages.url("main")]
     main, extra = both if first else reversed(both)
     packages.configure(index_url=main, extra_index_url=extra)
-    assert packages.install()[1] == "other"
+    assert packages.install() == "other"
 
 
-def test_index_with_cpu_and_cuda_builds_gives_cpu_build(packages: Packages) -> None:
-    packages.add("main", "2.13.0+cpu")
-    packages.add("main", "2.13.0+cu130", CUDA)
-    installed, _ = packages.install()
-    assert installed == [installer.Installed("flame==2.13.0+cpu", cuda=False)]
-
-
-@pytest.mark.parametrize(
-    ("version", "requires", "tag"),
-    [
-        ("2.13.0", CUDA, MANYLINUX),
-        ("2.12.0+cpu", (), MANYLINUX),
-        ("2.13.0+cpu", (), "cp312-cp312-manylinux_2_17_x86_64"),
-    ],
-    ids=["needs CUDA", "another version", "another Python"],
-)
-def test_wheel_that_does_not_fit_in_folder_is_passed_over(
-    packages: Packages, version: str, requires: tuple[str, ...], tag: str
+def test_build_that_no_index_has_is_an_error_of_its_own_before_anything_else_is_installed(
+    packages: Packages,
 ) -> None:
-    packages.add("wheels", version, requires, tag)
-    packages.configure(index_url=packages.url("main"), find_links=packages.links("wheels"))
-    packages.add("main", "2.13.0", CUDA)
-    installed, _ = packages.install()
-    assert installed == [installer.Installed("flame==2.13.0", cuda=True)]
+    cpu(packages)
+    with pytest.raises(installer.BuildNotFound) as caught:
+        packages.install()
+    assert "--gpu" in caught.value.hint
+    assert not list((packages.folder / "made").rglob("pebble*"))
+
+
+@pytest.mark.covers("A12")
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0"])
+def test_other_file_under_the_name_of_the_build_is_rejected(packages: Packages, version: str) -> None:
+    packages.add("wheels", version)
+    packages.lock("wheels", version)
+    packages.add("other", version)
+    packages.configure(index_url=packages.url("main"), find_links=packages.links("other"))
+    with pytest.raises(installer.InstallationError, match=r"[Hh]ash") as caught:
+        packages.install()
+    assert not isinstance(caught.value, installer.BuildNotFound)
 
 
 def test_without_index_only_folders_of_wheels_are_read(
     packages: Packages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packages.add("wheels", "2.13.0")
+    cpu(packages)
     folders = [
         packages.links("wheels"),
         *(str(packages.folder / "main" / name) for name in ("pebble", "kfp")),
@@ -152,28 +151,29 @@ def test_without_index_only_folders_of_wheels_are_read(
     packages.configure(index_url=packages.url("main"))
     monkeypatch.setenv("PIP_FIND_LINKS", " ".join(folders))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert packages.install()[1] == "wheels"
+    assert packages.install() == "wheels"
     assert packages.asked == []
 
 
 def test_folder_of_wheels_that_is_missing_is_ignored_as_pip_does(packages: Packages) -> None:
     packages.configure(index_url=packages.url("main"), find_links="/nowhere/wheels")
-    assert packages.install()[1] == "main"
+    assert packages.install() == "main"
 
 
 def test_proxy_of_pip_is_used_by_uv(packages: Packages) -> None:
     packages.configure(index_url="http://mirror.invalid/main/", proxy=packages.address)
-    assert packages.install()[1] == "main"
+    assert packages.install() == "main"
     assert all(url.startswith("http://mirror.invalid/main/") for url in packages.asked)
 
 
 def test_settings_for_uv_win_over_those_of_pip(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     packages.configure(index_url="http://127.0.0.1:9/nobody/")
     monkeypatch.setenv("UV_DEFAULT_INDEX", packages.url("main"))
-    assert packages.install()[1] == "main"
+    assert packages.install() == "main"
 
 
 def test_password_of_index_is_in_no_message(packages: Packages) -> None:
+    (packages.folder / "images" / "tiny" / "torch.lock").unlink()
     packages.configure(index_url=packages.url("nothing").replace("//", "//reader:hunter2@"))
     with pytest.raises(installer.InstallationError, match="pebble") as caught:
         packages.install()
@@ -193,11 +193,12 @@ def run(packages: Packages, *arguments: str) -> "subprocess.CompletedProcess[str
 
 def test_script_makes_environment_and_imports_nothing_of_library(packages: Packages) -> None:
     done = run(packages, "environment", "tiny", "made")
-    assert (done.returncode, done.stdout) == (0, "flame 2.13.0, with CUDA\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert (packages.folder / "made" / installer.STAMP).exists()
 
 
 def test_script_that_fails_ends_with_21_and_says_what_to_do(packages: Packages) -> None:
+    (packages.folder / "images" / "tiny" / "torch.lock").unlink()
     packages.configure(index_url=packages.url("nothing"))
     done = run(packages, "environment", "tiny", "made")
     assert done.returncode == 21

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from kfp import compiler, dsl
 from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.compile import repository
-from trainwright.authoring.toolchains import TOOLCHAINS, default_folder, lock_digest
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment, default_folder
 from trainwright.local import kfp_spec
 from trainwright.errors import InputError
 
@@ -45,7 +45,7 @@ print(json.dumps({
     "from": catalog.__file__,
     "components": catalog.names(),
     "pipelines": catalog.pipelines(),
-    "locks": {name: lock_digest(name) for name in TOOLCHAINS},
+    "locks": {name: ToolchainEnvironment(name).digest for name in TOOLCHAINS},
     "environments": str(default_folder()),
     "refused": refused,
 }))
@@ -94,7 +94,7 @@ def test_a_pipeline_of_another_team_is_compiled_from_what_is_installed(
     assert set(told["components"]) == {path.stem for path in (ROOT / "compiled" / "components").iterdir()}
     assert set(told["pipelines"]) == {path.stem for path in (ROOT / "compiled" / "pipelines").iterdir()}
     assert "train_and_register" in told["pipelines"]
-    assert told["locks"] == {name: lock_digest(name) for name in TOOLCHAINS}
+    assert told["locks"] == {name: ToolchainEnvironment(name).digest for name in TOOLCHAINS}
     assert told["environments"].startswith(str(tmp_path / "cache"))
     assert "needs the repository" in told["refused"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
+from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
@@ -64,7 +64,7 @@ def test_the_environment_can_be_made_from_what_was_copied_before(toolchain: str,
     code = f"""
 import pathlib, installer
 locks = installer.Locks(pathlib.Path("images"), {toolchain!r})
-assert all(path.exists() for path in (*locks.hashed, locks.images / "build.lock"))
+assert all(path.exists() for path in (*locks.files, locks.images / "build.lock"))
 print(locks.digest)
 """
     variables = {"PYTHONPATH": str(tmp_path / "opt")}
@@ -77,7 +77,7 @@ print(locks.digest)
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == lock_digest(toolchain)
+    assert done.stdout.strip() == ToolchainEnvironment(toolchain).digest
 
 
 def test_edit_of_library_or_of_another_lock_makes_no_environment_again(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(path for room in ("images", "examples", "tests") for path in (ROOT / room).rglob("*s.lock"))
-LOCKS += [ROOT / "images" / name for name in ("audit.lock", "build.lock", "sbom.lock", "kfp.lock")]
+LOCKS += [*(ROOT / "images").glob("*.lock"), ROOT / "images" / "torch" / "torch.lock"]
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:
@@ -84,7 +84,7 @@ def test_every_image_has_a_lock_and_every_toolchain_an_image() -> None:
     named = (value for key, value in vars(images).items() if key.isupper() and isinstance(value, str))
     used = {value.split("/")[1].split(":")[0] for value in named}
     assert used == set(TOOLCHAINS)
-    assert all(ToolchainEnvironment(toolchain).locks.hashed[0].exists() for toolchain in TOOLCHAINS)
+    assert all(ToolchainEnvironment(toolchain).locks.files[0].exists() for toolchain in TOOLCHAINS)
 
 
 def test_what_is_left_out_on_purpose_is_in_no_lock() -> None:
@@ -94,11 +94,12 @@ def test_what_is_left_out_on_purpose_is_in_no_lock() -> None:
         assert not dropped & names(path.with_name("requirements.lock")).keys()
 
 
-def test_torch_is_in_the_lock_for_gpus_alone() -> None:
+def test_both_builds_of_torch_are_of_one_version_and_in_a_lock() -> None:
     folder = ROOT / "images" / "torch"
     pinned = re.fullmatch(r"torch==(\S+)\n", (folder / "requirements-torch.txt").read_text())
     assert pinned
     assert names(folder / "requirements-gpu.lock")["torch"] == pinned[1]
+    assert names(folder / "torch.lock") == {"torch": f"{pinned[1]}+cpu"}
     assert "torch" not in names(folder / "requirements.lock")
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwright.authoring.installer import InstallationError, Installed, find_uv, install
+from trainwright.authoring.installer import BuildNotFound, InstallationError, find_uv, install
 from trainwright.authoring.toolchains import (
     LIBRARY,
     TOOLCHAINS,
@@ -41,13 +41,12 @@ class Made:
     changed: bool
     seconds: float
     megabytes: float  # 0 when nothing was done: sizes are only measured then
-    installed: tuple[Installed, ...] = ()  # without a hash in the lock: the build depends on the index
+    gpu: bool = False  # from the lock for GPUs, because no index here has the build of torch.lock
 
     def __str__(self) -> str:
         """Return the result in one line."""
         line = f"  {self.toolchain:<10}{self.seconds:7.1f} s{self.megabytes:8,.0f} MB"
-        line += "".join(f"  {one}" for one in self.installed)
-        return f"{line} (docs/images.md: a CPU build)" if any(one.cuda for one in self.installed) else line
+        return f"{line}  with CUDA: no index has the CPU build (docs/images.md)" if self.gpu else line
 
 
 def python(toolchain: str, *, folder: Path | None = None, images: Path | None = None) -> Path:
@@ -63,7 +62,7 @@ def python(toolchain: str, *, folder: Path | None = None, images: Path | None = 
         InputError: The toolchain does not exist.
     """
     place = ToolchainEnvironment(toolchain, folder or default_folder(), images or locks())
-    problem = place.problem() and dataclasses.replace(place, gpu=True).problem()
+    problem = place.problem()
     if not problem and place.link.resolve() != LIBRARY:
         problem = "belongs to another copy of the library"
     if problem:
@@ -90,7 +89,8 @@ def make(
         toolchains: Their names.
         folder: Folder of the environments; the default one when None.
         images: Folder of the locks; those of this library when None.
-        gpu: Use the lock for machines with GPUs where a toolchain has one.
+        gpu: Use the lock for machines with GPUs where a toolchain has one. If false, it is the fallback where
+            no index has the CPU build of torch, and an environment made from it is kept.
         progress: Called with one line for each environment that was created.
 
     Raises:
@@ -105,13 +105,13 @@ def make(
         started = time.monotonic()
         with _locked(place.folder / f".{place.toolchain}.lock") as lock:
             changed = bool(place.problem())
-            installed = _build(place, lock) if changed else ()
+            fallback = changed and _build(place, lock)
             if place.link.resolve() != LIBRARY:
                 fresh = place.link.with_name(f".trainwright-{os.getpid()}")
                 fresh.symlink_to(LIBRARY)
                 fresh.replace(place.link)
         size = sum(file.lstat().st_size for file in place.path.rglob("*")) / 1e6 if changed else 0.0
-        made = Made(place.toolchain, place.path, changed, time.monotonic() - started, size, installed)
+        made = Made(place.toolchain, place.path, changed, time.monotonic() - started, size, fallback)
         if progress and changed:
             progress(str(made))
         return made
@@ -136,10 +136,13 @@ def _locked(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _build(place: ToolchainEnvironment, lock: int) -> tuple[Installed, ...]:
+def _build(place: ToolchainEnvironment, lock: int) -> bool:
     """Create one environment in place; its scripts name their interpreter, so it cannot be moved.
 
     The lock file shows that an environment is ours even if its creation was killed.
+
+    Returns:
+        True if the lock for GPUs was used though it was not asked for.
     """
     try:
         find_uv()  # before anything is removed
@@ -152,8 +155,18 @@ def _build(place: ToolchainEnvironment, lock: int) -> tuple[Installed, ...]:
             )
         os.pwrite(lock, OURS, 0)
         place.stamp.unlink(missing_ok=True)
-        if place.path.exists():
-            shutil.rmtree(place.path)
-        return tuple(install(place.locks, place.path, pass_fds=(lock,)))
+        _remove(place.path)
+        try:
+            install(place.locks, place.path, pass_fds=(lock,))
+        except BuildNotFound:
+            _remove(place.path)
+            install(dataclasses.replace(place.locks, gpu=True), place.path, pass_fds=(lock,))
+            return True
     except InstallationError as error:
         raise DependencyError(error.what, where=str(place.path), hint=error.hint) from None
+    return False
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

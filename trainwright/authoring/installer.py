@@ -24,8 +24,6 @@ STAMP = "trainwright-environment.json"
 """Written into an environment last: its toolchain and the digest of its locks."""
 
 TAIL_LINES = 12
-UNSATISFIABLE = 1
-"""uv's exit code when no version fits; anything else that fails, such as the network, ends with 2."""
 
 DEPENDENCY = 21
 """The exit code of ``trainwright.errors.DependencyError``."""
@@ -39,6 +37,8 @@ HINTS = (
      "No package index answered with it: look at the network and the proxy. What is downloaded is kept."),
 )  # fmt: skip
 """The next step, by what the tool's output says."""
+
+BUILD_HINT = "Name an index with the build of torch.lock, or take PyPI's for GPUs: --gpu; see docs/images.md."
 
 VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX", "UV_INDEX_URL"),
@@ -60,6 +60,10 @@ class InstallationError(Exception):
         super().__init__(what, hint)
 
 
+class BuildNotFound(InstallationError):
+    """No package index here has the build of torch that ``torch.lock`` names."""
+
+
 @dataclass(frozen=True)
 class Locks:
     """The files that one toolchain's environment is made from, in the folder ``images``."""
@@ -69,38 +73,24 @@ class Locks:
     gpu: bool = False  # take the lock for machines with GPUs, if the toolchain has one
 
     @property
-    def hashed(self) -> tuple[Path, ...]:
-        """The toolchain's lock, and kfp's, which is installed without its dependencies."""
+    def files(self) -> tuple[Path, ...]:
+        """The toolchain's locks, and kfp's, which is installed without its dependencies.
+
+        The lock for GPUs has PyPI's build of torch with all that it needs. Otherwise ``torch.lock`` has the
+        build; it comes first, because many indexes do not have it.
+        """
         own = self.images / self.toolchain
         gpu = own / "requirements-gpu.lock"
-        return gpu if self.gpu and gpu.exists() else own / "requirements.lock", self.images / "kfp.lock"
-
-    @property
-    def last(self) -> tuple[Path, ...]:
-        """Pinned but not hashed, installed last: torch, whose build differs by package index."""
-        if self.hashed[0].name == "requirements-gpu.lock":
-            return ()
-        return tuple(sorted((self.images / self.toolchain).glob("requirements-*.txt")))
+        plain = (*own.glob("torch.lock"), own / "requirements.lock")
+        return (*((gpu,) if self.gpu and gpu.exists() else plain), self.images / "kfp.lock")
 
     @property
     def digest(self) -> str:
         """The SHA-256 over all that the environment is made from."""
         total = hashlib.sha256()
-        for path in (*self.hashed, *self.last):
+        for path in self.files:
             total.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
         return total.hexdigest()
-
-
-@dataclass(frozen=True)
-class Installed:
-    """An unhashed requirement as it was installed, such as ``torch==2.13.0+cpu``."""
-
-    requirement: str
-    cuda: bool
-
-    def __str__(self) -> str:
-        """Return it with its build."""
-        return f"{self.requirement.replace('==', ' ')}{', with CUDA' if self.cuda else ''}"
 
 
 def pip_settings() -> tuple[dict[str, str], tuple[str, ...]]:
@@ -157,11 +147,12 @@ def find_uv() -> str:
     return found
 
 
-def install(locks: Locks, target: Path, *, pass_fds: Sequence[int] = ()) -> list[Installed]:
+def install(locks: Locks, target: Path, *, pass_fds: Sequence[int] = ()) -> None:
     """Create the virtual environment of a toolchain in ``target``, which must be empty.
 
-    Returns:
-        The packages that were installed without a hash.
+    Raises:
+        BuildNotFound: No index here has the build of torch.
+        InstallationError: uv could not do it, or a file does not match its hash.
     """
     uv, (variables, options), python = find_uv(), pip_settings(), str(target / "bin" / "python")
     tool = _Tool(locks, variables, tuple(pass_fds))
@@ -170,15 +161,14 @@ def install(locks: Locks, target: Path, *, pass_fds: Sequence[int] = ()) -> list
     constraints = locks.images / "build.lock"
     if constraints.exists():
         pip += ["--build-constraints", str(constraints)]
-    for path in locks.hashed:
-        tool.run([*pip, "--require-hashes", "--no-deps", "--requirements", str(path)])
-    installed = []
-    for path in locks.last:
-        for requirement in re.findall(r"^[^#\s]+", path.read_text(), re.MULTILINE):
-            chosen = _install_unhashed(tool, pip, requirement, no_index="--no-index" in options)
-            installed.append(Installed(chosen, any(target.glob("lib/*/site-packages/nvidia_cu*.dist-info"))))
+    for path in locks.files:
+        try:
+            tool.run([*pip, "--require-hashes", "--no-deps", "--requirements", str(path)])
+        except InstallationError as error:
+            if path.name == "torch.lock" and "No solution found" in error.what:
+                raise BuildNotFound(error.what, BUILD_HINT) from None
+            raise
     (target / STAMP).write_text(json.dumps({"name": locks.toolchain, "lock_sha256": locks.digest}) + "\n")
-    return installed
 
 
 @dataclass(frozen=True)
@@ -189,8 +179,8 @@ class _Tool:
     variables: Mapping[str, str]
     pass_fds: tuple[int, ...]
 
-    def run(self, command: Sequence[str], may_fail: int = 0) -> int:
-        """Run a command and return its exit code; raise its last output if that is not 0 or ``may_fail``."""
+    def run(self, command: Sequence[str]) -> None:
+        """Run a command; raise its last output if it fails."""
         unset = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
         inherited = {name: value for name, value in os.environ.items() if name not in unset}
         done = subprocess.run(  # noqa: S603
@@ -202,7 +192,7 @@ class _Tool:
             text=True,
             check=False,
         )
-        if done.returncode not in {0, may_fail}:
+        if done.returncode:
             output = done.stderr.strip() or done.stdout.strip()
             hint = next((hint for pattern, hint in HINTS if re.search(pattern, output)), "")
             lines = "".join(f"\n    {line}" for line in output.splitlines()[-TAIL_LINES:])
@@ -210,25 +200,6 @@ class _Tool:
             raise InstallationError(
                 f"{what}{Path(command[0]).name} ended with {done.returncode}{lines}", hint
             )
-        return done.returncode
-
-
-def _install_unhashed(tool: _Tool, pip: Sequence[str], requirement: str, *, no_index: bool) -> str:
-    """Install the CPU build wherever one is configured, else what the index has; return the requirement.
-
-    For ``torch==2.13.0``, pip and uv both prefer ``2.13.0+cpu`` to ``2.13.0``. But they prefer ``+cu130`` to
-    ``+cpu``, and pip prefers the plain 2.13.0 of an index to one in a folder of wheels.
-    """
-    cpu = f"{requirement}+cpu"
-    if tool.run([*pip, cpu], may_fail=UNSATISFIABLE) == 0:
-        return cpu
-    # Without an index, a wheel with CUDA is passed over, unless the packages that it needs lie beside it.
-    folder_alone = [*pip, "--no-index", requirement]
-    find_links = {**os.environ, **tool.variables}.get("UV_FIND_LINKS")
-    if find_links and not no_index and tool.run(folder_alone, may_fail=UNSATISFIABLE) == 0:
-        return requirement
-    tool.run([*pip, requirement])
-    return requirement
 
 
 def run_uv(arguments: Sequence[str]) -> None:
@@ -251,8 +222,7 @@ def main() -> None:
         parser.add_argument("--images", type=Path, default=Path("images"), help="folder of the locks")
         parser.add_argument("--gpu", action="store_true", help="take the lock for GPUs")
         options = parser.parse_args()
-        locks = Locks(options.images.resolve(), options.toolchain, options.gpu)
-        print(*install(locks, options.folder.absolute()))  # noqa: T201
+        install(Locks(options.images.resolve(), options.toolchain, options.gpu), options.folder.absolute())
     except InstallationError as error:
         print(f"{error.what}\n  next  {error.hint}", file=sys.stderr)  # noqa: T201
         sys.exit(DEPENDENCY)

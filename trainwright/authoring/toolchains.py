@@ -3,7 +3,7 @@
 import difflib
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import trainwright
@@ -79,17 +79,25 @@ class ToolchainEnvironment:
         """The library inside the environment: a link, so that edits take effect."""
         return self.path / SITE_PACKAGES / "trainwright"
 
+    @property
+    def made_from(self) -> str:
+        """The digest of the locks that it was made from; empty if its stamp cannot be read."""
+        try:
+            return str(read_json(self.stamp)["lock_sha256"])
+        except (InputError, KeyError, TypeError):
+            return ""
+
     def problem(self) -> str:
-        """Return why the environment cannot be used; empty if it can."""
+        """Return why the environment cannot be used; empty if it can. The lock for GPUs will do, too."""
         if not self.stamp.exists() or not self.python.exists():
             return "has not been made" if not self.path.exists() else "is not complete"
-        try:
-            made_from = read_json(self.stamp)["lock_sha256"]
-        except (ValueError, KeyError, TypeError):
+        if not self.made_from:
             return "is not complete"
-        return "" if made_from == self.digest else "is older than its lock"
+        either = {self.digest, replace(self, gpu=True).digest}
+        return "" if self.made_from in either else "is older than its lock"
 
 
 def lock_digest(toolchain: str) -> str:
-    """Return the SHA-256 of a toolchain's locks, as records name it."""
-    return ToolchainEnvironment(toolchain).digest
+    """Return the SHA-256 of the locks that a toolchain's environment here was made from, or would be."""
+    place = ToolchainEnvironment(toolchain)
+    return place.digest if place.problem() else place.made_from
