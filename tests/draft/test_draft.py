@@ -116,6 +116,17 @@ def test_column_that_follows_the_time_is_left_out_of_the_drift_check_of_windows(
     assert "  ignore: [name, plan, currency] " in shares.experiment
 
 
+def test_separators_of_a_csv_are_written_to_the_file(tmp_path: Path) -> None:
+    columns = customers() | {"age": [f"{n % 60},5" for n in range(ROWS)]}
+    path = put(tmp_path / "customers.csv", columns)
+    lines = [";".join(str(value) for value in row) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join([";".join(columns), *lines]) + "\n")
+    found = draft(path, tmp_path)
+    assert 'csv: {delimiter: ";", decimal: ","}' in found.experiment
+    types = {column.name: column.type for column in Snapshot.read(tmp_path / "scratch" / "snapshot").columns}
+    assert types["age"] == "double"
+
+
 def test_folder_of_parts_is_one_source_named_by_the_folder(tmp_path: Path) -> None:
     for day in (1, 2):
         columns = customers() | {"customer_id": [f"{day}-{n}" for n in range(ROWS)]}

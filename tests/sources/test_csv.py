@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.sources.reading import opened, read, text
 from trainwright.errors import InputError, TrainwrightError
+from trainwright.experiment import Data
 
 
 def long(path: Path, last: str, first: str = "1", count: int = 600_000) -> Path:
@@ -274,8 +275,29 @@ def test_value_over_the_edge_of_a_block_is_the_same_error(tmp_path: Path) -> Non
 @pytest.mark.covers("B24")
 @pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
 def test_file_that_commas_do_not_part_says_what_does(tmp_path: Path, separator: str, name: str) -> None:
-    with pytest.raises(InputError, match=f"separated by {name}, not commas"):
-        read(text(tmp_path / "a.csv", f"a{separator}b\n1{separator}2\n"))
+    path = text(tmp_path / "a.csv", f"a{separator}b\n1,5{separator}2\n")
+    with pytest.raises(InputError, match=f"separated by {name}, not by ','"):
+        read(path)
+    table = read(path, csv={"delimiter": separator, "decimal": ","})
+    assert table.to_pydict() == {"a": [1.5], "b": [2]}
+
+
+def test_decimal_commas_are_read_in_numbers_and_left_in_text(tmp_path: Path) -> None:
+    path = text(tmp_path / "a.csv", "n;t;d\n-0,25;1,5;3,10\n;a;\n1e3;x,y;-,5\n")
+    table = read(path, csv={"delimiter": ";", "decimal": ","}, types={"d": "decimal(5, 2)"})
+    assert table["n"].to_pylist() == [-0.25, None, 1000.0]
+    assert table["t"].to_pylist() == ["1,5", "a", "x,y"]
+    assert [str(value) for value in table["d"].to_pylist()] == ["3.10", "None", "-0.50"]
+
+
+def test_row_of_another_width_is_named_with_another_separator_too(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 3: expected 2 fields, got 1"):
+        read(text(tmp_path / "a.csv", "a;b\n1;2\n3,4\n"), csv={"delimiter": ";"})
+
+
+def test_delimiter_and_decimal_differ() -> None:
+    with pytest.raises(InputError, match="both a comma"):
+        Data.check({"source": "a", "splits": {"s": {"fraction": 1}}, "csv": {"decimal": ","}}, "test")
 
 
 @pytest.mark.covers("B20")

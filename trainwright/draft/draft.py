@@ -91,6 +91,8 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
     if by_name:
         roles.key = replace(roles.key, reason="unique, and named like a key")
     data = source | {"source": _relative(request.source, request.folder)} | _data_section(roles)
+    if keys := sample.csv.model_dump(exclude_defaults=True):
+        data["csv"] = keys
     if sample.missing:
         data["missing"] = [*reading.missing, *sample.missing]
     text = render(_title(request, roles), _sections(data, roles, request))

@@ -12,8 +12,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright import storage
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import Data
+from trainwright.experiment import CsvFormat, Data
 from trainwright.sources import SourcePart, Sources, list_source, open_source
+from trainwright.sources.csv import infer_format
+from trainwright.sources.formats import file_of
 from trainwright.sources.inference import TypeInference
 from trainwright.storage import Access
 
@@ -39,11 +41,13 @@ class TableSample:
     Attributes:
         rows: The rows.
         complete: Whether they are all of the source.
+        csv: Separators of CSV files.
         missing: Texts that mean no value beside those of ``data.missing``, with a column that has each.
     """
 
     rows: pa.Table
     complete: bool
+    csv: CsvFormat = field(default_factory=CsvFormat)
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -88,11 +92,13 @@ def _read_files(data: Data, scratch: Path, access: Access) -> TableSample:
     files = storage.list_files(data.source, storage.TABLE_SUFFIXES, access)
     _require_one_format(files, data.source)
     data = data.model_copy(update={"shard_rows": _PART_ROWS})
+    if is_csv := _format(files[0]) == "CSV":
+        data = data.model_copy(update={"csv": infer_format(file_of(files[0], data, access))})
     found = _read_listed(files, data, scratch / "files", access)
-    if _format(files[0]) == "CSV" and (missing := missing_texts(found.rows)):
+    if is_csv and (missing := missing_texts(found.rows)):
         data = data.model_copy(update={"missing": (*data.missing, *missing)})
         found = replace(_read_listed(files, data, scratch / "again", access), missing=missing)
-    return found
+    return replace(found, csv=data.csv)
 
 
 _MISSING = {"n/a", "#n/a", "<na>", "nan", "none", "nil", "missing", "unknown", "?", "-", "--", "."}

@@ -227,5 +227,7 @@ def baseline_check(
     what = what or "there is no accepted baseline of the model in production to compare with"
     if how == "bootstrap":
         what += ": validation.on_missing_baseline is bootstrap; accept the one that was calculated here"
+    elif how == "hold":
+        what += ": `trainwright baseline accept RUN --to FILE` makes one, which validation.baseline names"
     missing = DataFinding(kind="BASELINE_MISSING", against="baseline", rule="baseline", what=what)
     return (rule,), () if there else (missing,)

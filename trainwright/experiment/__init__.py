@@ -4,7 +4,7 @@
 together. Each step then reads its own section, passed as one JSON object.
 """
 
-from trainwright.experiment.data import Data, Quality, Query, Runner, Share, Window
+from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Runner, Share, Window
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
 from trainwright.experiment.features import Features, JoinLimits, Materialize
@@ -35,6 +35,7 @@ from trainwright.experiment.validation import (
 __all__ = [
     "Auto",
     "Canary",
+    "CsvFormat",
     "Data",
     "Evaluation",
     "Experiment",

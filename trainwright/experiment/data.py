@@ -60,6 +60,19 @@ class Query(Section):
     timeout_s: int = Field(3600, ge=1, description="Timeout of the statement.")
 
 
+class CsvFormat(Section):
+    """Separators of CSV files."""
+
+    delimiter: Literal[",", ";", "\t", "|"] = Field(",", description="Between two values.")
+    decimal: Literal[".", ","] = Field(".", description="In a number.")
+
+    @model_validator(mode="after")
+    def _distinguishable(self) -> Self:
+        if self.delimiter == self.decimal:
+            raise ValueError("delimiter and decimal are both a comma; say the delimiter of the file")
+        return self
+
+
 class Quality(Section):
     """Limits on a snapshot; `ingest` rejects one that exceeds them."""
 
@@ -115,6 +128,7 @@ class Data(Section):
     label_kind: LabelKind = Field("auto", description="`auto`: 0 and 1, classes 0 to n-1, or fractions.")
     classes: tuple[Name, ...] = Field((), description="Label values by class; the second of two is label 1.")
     types: dict[Name, Name] = Field({}, description="Arrow types in CSV and JSONL. Default: inferred.")
+    csv: CsvFormat = Field(CsvFormat(), description="Separators of CSV files; `init` infers them.")
     missing: tuple[str, ...] = Field(("", "NA", "NaN", "nan", "null", "NULL"), description="Missing values.")
     splits: dict[Name, Split] = Field(
         min_length=1, description="Splits by time or hash; others: `unassigned`."

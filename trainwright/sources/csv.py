@@ -2,6 +2,8 @@
 
 import codecs
 import csv
+import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +14,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import csv as arrow_csv
 
 from trainwright.errors import InputError
+from trainwright.experiment import CsvFormat
 from trainwright.sources.formats import File, open_text
 from trainwright.sources.inference import TypeInference, convert
 from trainwright.sources.parts import FileSchema
@@ -26,48 +29,78 @@ _LONGEST_LINE, _LONGEST_HEADER = 8 << 20, 1 << 20
 _ENDS = re.compile(rb"\r\n|\n|\r")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+_DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?\d*,\d+"), re.compile(r"[-+]?\d*\.\d+")
+_LOOKED_AT = 200
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
 
 
-def infer_csv(file: File, declared: Mapping[str, pa.DataType], missing: Sequence[str]) -> FileSchema:
+def infer_csv(
+    file: File, declared: Mapping[str, pa.DataType], missing: Sequence[str], form: CsvFormat
+) -> FileSchema:
     """Read a file once, and infer the narrowest type of each column that takes all its values.
 
     ``declared`` are types that are not inferred, ``missing`` the texts that mean no value.
     """
-    names = read_header(file)
+    names = read_header(file, form)
     inferred = {name: TypeInference() for name in names if name not in declared}
     rows = 0
-    for batch in _read_texts(file, names, missing):
+    for batch in _read_texts(file, names, missing, form):
         rows += batch.num_rows
         for name, inference in inferred.items():
-            inference.add(batch.column(name))
+            inference.add(_with_points(batch.column(name), form))
     kinds = {name: inference.kind for name, inference in inferred.items()} | dict(declared)
     codes = (name for name, one in inferred.items() if one.digits and one.kind == pa.string())
     schema = pa.schema([(name, kinds[name]) for name in names if name in kinds])
     return FileSchema(uri=file.uri, schema=schema, guessed=True, digits=frozenset(codes), rows=rows)
 
 
-def read_csv(file: File, schema: pa.Schema, missing: Sequence[str]) -> Iterator[pa.Table]:
+def read_csv(file: File, schema: pa.Schema, missing: Sequence[str], form: CsvFormat) -> Iterator[pa.Table]:
     """Read a file in order, with known columns and types, a few blocks at a time."""
     start = 0
-    for batch in _read_texts(file, read_header(file), missing):
-        columns = [
-            convert(batch.column(field.name), field.type, field.name, file.uri, start) for field in schema
-        ]
+    for batch in _read_texts(file, read_header(file, form), missing, form):
+        columns = []
+        for field in schema:
+            text = batch.column(field.name)
+            if pa.types.is_floating(field.type) or pa.types.is_decimal(field.type):
+                text = _with_points(text, form)
+            columns.append(convert(text, field.type, field.name, file.uri, start))
         start += batch.num_rows
         yield pa.Table.from_arrays(columns, schema=schema)
 
 
-def _read_texts(file: File, names: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _with_points(text: pa.Array, form: CsvFormat) -> pa.Array:
+    """Write decimal commas as points, in values that are numbers as a whole."""
+    if form.decimal == ".":
+        return text
+    return pc.replace_substring_regex(text, r"^(\s*[-+]?[0-9]*),([0-9]+([eE][-+]?[0-9]+)?\s*)$", r"\1.\2")
+
+
+def infer_format(file: File) -> CsvFormat:
+    """Infer the separators from the first lines: the one that parts the header into the most names."""
+    lines = [line.decode(errors="replace") for _, _, line in itertools.islice(_lines(file), _LOOKED_AT)]
+    head = next((line for line in lines if line.strip()), "")
+    delimiter = max((",", *_SEPARATORS), key=lambda mark: len(next(csv.reader([head], delimiter=mark), [])))
+    if delimiter == ",":
+        return CsvFormat()
+    values = {value.strip() for row in csv.reader(lines[1:], delimiter=delimiter) for value in row}
+    commas = sum(1 for value in values if _DECIMAL_COMMA.fullmatch(value))
+    points = sum(1 for value in values if _DECIMAL_POINT.fullmatch(value))
+    return CsvFormat.check({"delimiter": delimiter, "decimal": "," if commas > points else "."}, file.uri)
+
+
+def _read_texts(
+    file: File, names: Sequence[str], missing: Sequence[str], form: CsvFormat
+) -> Iterator[pa.RecordBatch]:
     """Read all columns as text, with nulls; every row is one line."""
     texts = dict.fromkeys(names, pa.string())
-    with _naming(file, len(names)), open_text(file, "CSV file") as text:
+    with _naming(file, len(names), form), open_text(file, "CSV file") as text:
         if text.ends_with_its_first_line():
             yield pa.RecordBatch.from_pylist([], schema=pa.schema(list(texts.items())))
             return
         reader = arrow_csv.open_csv(
             pa.PythonFile(text, mode="r"),
             read_options=arrow_csv.ReadOptions(block_size=_BLOCK, column_names=names, skip_rows=1),
+            parse_options=arrow_csv.ParseOptions(delimiter=form.delimiter),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=texts, null_values=missing, strings_can_be_null=True
             ),
@@ -91,7 +124,7 @@ def _require_single_lines(batch: pa.RecordBatch, file: File) -> None:
 
 
 @contextmanager
-def _naming(file: File, fields: int) -> Iterator[None]:
+def _naming(file: File, fields: int, form: CsvFormat) -> Iterator[None]:
     """Translate Arrow's errors about a file into one that names the file, the line and the fault."""
     try:
         yield
@@ -99,7 +132,7 @@ def _naming(file: File, fields: int) -> Iterator[None]:
         what = f"the CSV file cannot be read: {error!s:.300}"
         try:  # slow, but the file is rejected anyway
             for number, offset, line in _lines(file):
-                if fault := _fault_of(line, fields, file, offset):
+                if fault := _fault_of(line, fields, file, offset, form):
                     what = f"line {number:,}: {fault}"
                     break
         except (OSError, EOFError) as broken:
@@ -125,7 +158,7 @@ def _lines(file: File) -> Iterator[tuple[int, int, bytes]]:
         yield number, offset, rest.rstrip(b"\r\n")
 
 
-def _fault_of(line: bytes, fields: int, file: File, offset: int) -> str:
+def _fault_of(line: bytes, fields: int, file: File, offset: int, form: CsvFormat) -> str:
     """Return the fault of a line; empty if there is none."""
     text = _decode(line, file, offset)
     if len(line) >= _LONGEST_LINE:
@@ -133,7 +166,7 @@ def _fault_of(line: bytes, fields: int, file: File, offset: int) -> str:
     if text.count('"') % 2:
         return f"{SEVERAL_LINES}: {text!r:.80}"
     try:
-        found = len(next(csv.reader([text.removeprefix("\ufeff")]), []))
+        found = len(next(csv.reader([text.removeprefix("\ufeff")], delimiter=form.delimiter), []))
     except csv.Error:
         found = 1
     if text and found != fields:
@@ -159,7 +192,7 @@ def _decode(line: bytes, file: File, offset: int) -> str:
     )
 
 
-def read_header(file: File) -> list[str]:
+def read_header(file: File, form: CsvFormat) -> list[str]:
     """Return the names of the columns: the fields of the first line that is not empty."""
     try:
         with open_text(file, "CSV file") as stream:
@@ -181,22 +214,22 @@ def read_header(file: File) -> list[str]:
     if text.count('"') % 2:
         raise InputError(f"line 1: {SEVERAL_LINES}", where=file.uri)
     try:
-        names = next(csv.reader([text]), [])
+        names = next(csv.reader([text], delimiter=form.delimiter), [])
     except csv.Error as error:
         raise InputError(f"line 1 is no header: {error}", where=file.uri) from None
-    _require_names(names, file.uri)
+    _require_names(names, file.uri, form)
     return names
 
 
-def _require_names(names: list[str], where: str) -> None:
+def _require_names(names: list[str], where: str, form: CsvFormat) -> None:
     """Reject another separator, a first row of values, and empty or duplicate names."""
-    for separator, name in _SEPARATORS.items():
+    for separator, name in {",": "commas", **_SEPARATORS}.items():
         if len(names) == 1 and separator in names[0]:
             raise InputError(
-                f"its columns are separated by {name}, not commas: {names[0]!r:.80}",
+                f"its columns are separated by {name}, not by {form.delimiter!r}: {names[0]!r:.80}",
                 where=where,
-                hint="Write the file with commas and decimal points, or as Parquet, such as with pandas: "
-                f"read_csv(FILE, sep={separator!r}).to_parquet(…); for decimal commas add decimal=','.",
+                hint=f"Set data.csv.delimiter: {json.dumps(separator)}; for decimal commas also "
+                'data.csv.decimal: ",".',
             )
     values = [name for name in names if _DATE.fullmatch(name.strip())]
     if all(_NUMBER.fullmatch(name.strip()) for name in names):

@@ -38,7 +38,7 @@ class FileSources(Sources):
     """The files of a listing, read in its order."""
 
     def __init__(self, listing: Listing, data: Data, access: Access) -> None:
-        self._missing, self._shard_rows = data.missing, data.shard_rows
+        self._missing, self._csv, self._shard_rows = data.missing, data.csv, data.shard_rows
         self._declared = declared_types(data.types)
         self._files = {entry.uri: file_of(entry, data, access) for entry in listing.files}
         self._added, self._values = partitions_of(listing.source, list(self._files))
@@ -88,7 +88,7 @@ class FileSources(Sources):
     def _read(self, part: SourcePart) -> Iterator[pa.Table]:
         file = self._files[part.uri]
         if file.kind == "csv":
-            yield from csv.read_csv(file, self._inside, self._missing)
+            yield from csv.read_csv(file, self._inside, self._missing, self._csv)
         elif file.kind == "jsonl":
             yield from jsonl.read_jsonl(file, self._inside)
         else:
@@ -98,7 +98,7 @@ class FileSources(Sources):
     def _infer(self, uri: str) -> FileSchema:
         file = self._files[uri]
         if file.kind == "csv":
-            return csv.infer_csv(file, self._declared, self._missing)
+            return csv.infer_csv(file, self._declared, self._missing, self._csv)
         if file.kind == "jsonl":
             return jsonl.infer_jsonl(file, self._declared)
         schema, groups = read_footer(file)
@@ -127,7 +127,7 @@ def column_names(listing: Listing, data: Data, access: Access, wanted: Collectio
     file = file_of(listing.files[0], data, access)
     added, _ = partitions_of(listing.source, [file.uri])
     if file.kind == "csv":
-        inside = csv.read_header(file)
+        inside = csv.read_header(file, data.csv)
     elif file.kind == "jsonl":
         inside = jsonl.read_names(file, wanted)
     else:
