@@ -70,7 +70,9 @@ def test_a_rule_follows_from_its_numbers(
     ],
 )  # fmt: skip
 def test_an_exact_number_holds_at_its_limit(test: str, value: float, outcome: str) -> None:
-    assert Rule(name="rows", value=value, limit=7, test=test).outcome() == outcome
+    exact = Rule(name="rows", value=value, limit=7, test=test)
+    assert (exact.outcome(), exact.excused) == (outcome, False)
+    assert replace(exact, broken="PASS").excused == (outcome == "FAIL")
 
 
 @pytest.mark.parametrize("field", ["value", "limit", "p_value", "level"])

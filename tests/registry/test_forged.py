@@ -241,4 +241,63 @@ def test_verdict_of_a_later_join_of_the_same_training_set_is_registered_and_of_a
     assert check_candidate(*run.folders).data_version == DATA
     replace(later, outputs=later.outputs | {"training_set": "d" * 64}).write(run.root / "data_verdict")
     with pytest.raises(InputError, match="the data verdict is about training set dddddddddddd"):
+
+
+def test_data_verdict_against_its_own_numbers_is_rejected(run: Run) -> None:
+    verdict = Verdict.read(run.root / "data_verdict")
+    forged = replace(verdict, rules=(replace(verdict.rules[0], value=0.1, broken="HOLD"),))
+    forged.write(run.root / "data_verdict")
+    own = Record.read(run.root / "data_verdict")
+    replace(own, outputs={"verdict": forged.digest}).write(run.root / "data_verdict")
+    with pytest.raises(InputError, match="the data verdict says PASS, its numbers say HOLD"):
+        check_candidate(*run.folders)
+
+
+def test_data_verdict_whose_step_read_other_data_than_it_names_is_rejected(run: Run) -> None:
+    verdict, other = run.write_verdict("data_verdict", "PASS", {"data": DATA}), "e" * 64
+    ingested = replace(run.ingested, outputs={"data": other})
+    made = record("validate", {"data": other}, {"verdict": verdict.digest}, ingested)
+    made.write(run.root / "data_verdict")
+    with pytest.raises(InputError, match=r"validate read .*eeeeeeeeeeee.* to make verdict"):
+        check_candidate(*run.folders)
+
+
+def evaluated(run: Run, predictions: str, made: Record, judged: str | None = None) -> None:
+    """Write a passing verdict about the predictions, or others, and the record of a step that read them."""
+    about = predictions if judged is None else judged
+    verdict = run.write_verdict("model_verdict", "PASS", {"predictions": about})
+    own = record("evaluate", {"predictions": predictions}, {"verdict": verdict.digest}, made)
+    own.write(run.root / "model_verdict")
+
+
+def test_model_verdict_whose_step_read_other_predictions_than_it_names_is_rejected(run: Run) -> None:
+    easy = replace(run.trained, outputs=run.trained.outputs | {"predictions": "e" * 64})
+    evaluated(run, "e" * 64, easy, PREDICTIONS)
+    with pytest.raises(InputError, match=r"evaluate read .*eeeeeeeeeeee.* to make verdict"):
+        check_candidate(*run.folders)
+
+
+def test_predictions_without_a_digest_are_those_of_no_model(run: Run) -> None:
+    evaluated(run, "", replace(run.trained, outputs=run.trained.outputs | {"predictions": ""}))
+    with pytest.raises(InputError, match=r"predictions \(none named\), and its record has no record of"):
+        check_candidate(*run.folders)
+
+
+def test_record_of_score_that_claims_to_have_made_this_model_is_rejected(run: Run) -> None:
+    inputs = {"model": "f" * 64, "training_set": TRAINING_SET}
+    outputs = {"predictions": "e" * 64, "model": run.model.digest}
+    evaluated(run, "e" * 64, replace(record("train", inputs, outputs, run.joined), step="score"))
+    with pytest.raises(InputError, match="nothing shows that the predictions that were judged"):
+        check_candidate(*run.folders)
+
+
+def test_predictions_whose_lineage_ends_before_ingest_are_rejected(run: Run) -> None:
+    evaluated(run, PREDICTIONS, replace(run.trained, parents=()))
+    with pytest.raises(InputError, match="train read training_set"):
+        check_candidate(*run.folders)
+
+
+def test_trial_without_the_digest_of_its_scores_is_rejected(run: Run) -> None:
+    run.tried(replace(run.write_trial(), scores=""))
+    with pytest.raises(ModelRefused, match="did not answer"):
         check_candidate(*run.folders)
