@@ -20,6 +20,7 @@ FOLDERS = ("model", "data_verdict", "model_verdict", "trial")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.covers("A14")
 def test_registration_without_one_record_is_rejected(run: Run, folder: str) -> None:
     (run.root / folder / Record.FILE).unlink()
     with pytest.raises(InputError, match="no Record here"):
@@ -27,6 +28,7 @@ def test_registration_without_one_record_is_rejected(run: Run, folder: str) -> N
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.covers("A14")
 def test_record_that_made_another_document_is_rejected(run: Run, folder: str) -> None:
     own = Record.read(run.root / folder)
     own_output = "model" if folder == "model" else "trial" if folder == "trial" else "verdict"
@@ -37,6 +39,7 @@ def test_record_that_made_another_document_is_rejected(run: Run, folder: str) ->
         check_candidate(*run.folders)
 
 
+@pytest.mark.covers("A14")
 def test_verdict_of_an_earlier_release_is_rejected_and_asks_to_evaluate_again(run: Run) -> None:
     place = run.root / "model_verdict" / Verdict.FILE
     earlier = json.loads(place.read_text()) | {"schema_version": 1}
@@ -70,12 +73,14 @@ def judged_by(run: Run, *rules: Rule) -> Verdict:
         Rule(name="AUC", value=0.2, limit=0.7, test="above", interval=(0.9, 0.1)),
     ],
 )
+@pytest.mark.covers("A14")
 def test_number_beyond_its_limit_is_no_pass_whatever_interval_lies_beside_it(run: Run, rule: Rule) -> None:
     judged_by(run, rule)
     with pytest.raises(InputError, match="the model verdict says PASS, its numbers say"):
         check_candidate(*run.folders)
 
 
+@pytest.mark.covers("A14")
 def test_model_verdict_excuses_a_missing_baseline_and_no_other_rule(run: Run) -> None:
     held = Rule(name="AUC", value=0.8, limit=0.7, test=AT_LEAST)
     bootstrap = Rule(name=BASELINE, value=0.0, limit=1.0, test=AT_LEAST, broken="PASS")
@@ -99,6 +104,7 @@ def test_model_verdict_excuses_a_missing_baseline_and_no_other_rule(run: Run) ->
         (MEASURED | {"passed": 1.0}, "passed was measured or left out wrongly"),
     ],
 )
+@pytest.mark.covers("A14")
 def test_trial_with_a_number_out_of_bounds_or_left_out_is_rejected(
     run: Run, measured: dict[str, float], said: str
 ) -> None:
@@ -107,6 +113,7 @@ def test_trial_with_a_number_out_of_bounds_or_left_out_is_rejected(
         check_candidate(*run.folders)
 
 
+@pytest.mark.covers("A14")
 def test_trial_of_another_model_is_rejected_although_its_record_names_this_one(run: Run) -> None:
     run.tried(replace(run.write_trial(), model="c" * 64))
     with pytest.raises(InputError, match="the trial is about model cccccccccccc"):
@@ -142,6 +149,7 @@ def test_verdict_of_the_model_given_as_the_datas_is_rejected_and_the_reverse(run
         check_candidate(model, digest, data_verdict, data_verdict, trial)
 
 
+@pytest.mark.covers("A14")
 def test_record_of_another_step_renamed_is_rejected(run: Run) -> None:
     """The verdict on the data, which passed, is given out as the model's."""
     judged = {"predictions": PREDICTIONS, "predictions.model": run.model.digest}
@@ -153,6 +161,7 @@ def test_record_of_another_step_renamed_is_rejected(run: Run) -> None:
         check_candidate(*run.folders)
 
 
+@pytest.mark.covers("A14")
 def test_record_that_contains_itself_as_its_source_is_rejected(run: Run) -> None:
     trained = replace(run.trained, inputs={"training_set": TRAINING_SET}, parents=(run.trained,))
     trained.write(run.root / "model")
@@ -179,6 +188,7 @@ def test_model_of_another_training_set_than_its_record_read_is_rejected(run: Run
         check_candidate(run.root / "model", manifest.digest, *run.folders[2:])
 
 
+@pytest.mark.covers("A14")
 def test_predictions_of_the_record_of_another_model_are_rejected(run: Run, tmp_path: Path) -> None:
     """A better model's predictions, honestly judged, with the records that made them."""
     better = Run(tmp_path / "better" / "run", weights="better")
@@ -191,6 +201,7 @@ def test_predictions_of_the_record_of_another_model_are_rejected(run: Run, tmp_p
         check_candidate(*run.folders)
 
 
+@pytest.mark.covers("A14")
 def test_verdict_on_another_version_of_the_data_with_all_its_records_is_rejected(run: Run) -> None:
     other = "e" * 64
     verdict = run.write_verdict("data_verdict", "PASS", {"data": other})

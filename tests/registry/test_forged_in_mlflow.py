@@ -24,6 +24,7 @@ def edit(path: Path, change: Callable[[dict[str, object]], object]) -> None:
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.covers("A13")
 def test_version_whose_files_in_mlflow_were_changed_or_removed_is_not_promoted(
     shelf: Shelf, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_version_whose_files_in_mlflow_were_changed_or_removed_is_not_promoted(
     assert shelf.ask("production", version).decision == "PASS"
 
 
+@pytest.mark.covers("A14")
 def test_guard_of_a_canary_counts_only_as_an_upper_limit_that_holds_without_an_excuse(shelf: Shelf) -> None:
     shelf.ask("staging", 1, LONG)
     shelf.ask("canary", 1, LONG)

@@ -98,14 +98,7 @@ def read_evidence(
         )
     run = str(entry.run_id)
     verdict, data_verdict = (_verdict(client, run, about) for about in ("model", "data"))
-    # The evidence is about the run's files: the version must serve those.
-    held = f"{client.get_run(run).info.artifact_uri}/model"
-    if str(entry.source) != held:
-        raise InputError(
-            f"version {entry.version} serves {redacted(str(entry.source))}, its run holds {redacted(held)}",
-            where=f"run {entry.run_id}",
-            hint="It was made by hand: register its model with the register component.",
-        )
+    _require_own_files(client, entry)
     model = _model(client, entry, verdict)
     trial = Trial.from_json(read_document(client, run, _TRIAL), f"run {run}, {_TRIAL}")
     digests = (model.digest, verdict.digest, data_verdict.digest, trial.digest)
@@ -134,6 +127,17 @@ def read_evidence(
         signature=signature,
         records=records,
     )
+
+
+def _require_own_files(client: "MlflowClient", entry: "ModelVersion") -> None:
+    """Require that a version serves the files of its run: the evidence is about those."""
+    held = f"{client.get_run(str(entry.run_id)).info.artifact_uri}/model"
+    if str(entry.source) != held:
+        raise InputError(
+            f"version {entry.version} serves {redacted(str(entry.source))}, its run holds {redacted(held)}",
+            where=f"run {entry.run_id}",
+            hint="It was made by hand: register its model with the register component.",
+        )
 
 
 def _require_note(

@@ -29,7 +29,7 @@ _SOURCES: dict[str, tuple[str, dict[str, str]]] = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a model: its manifest, what was decided about it, and the records of all steps.
+    """A model with its evidence: manifest, both verdicts, smoke test, and the records of all steps.
 
     Attributes:
         records: Those that lie beside the documents, or these and all that they contain.
