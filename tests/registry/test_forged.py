@@ -252,6 +252,7 @@ def test_verdict_of_a_later_join_of_the_same_training_set_is_registered_and_of_a
     assert check_candidate(*run.folders).data_version == DATA
     replace(later, outputs=later.outputs | {"training_set": "d" * 64}).write(run.root / "data_verdict")
     with pytest.raises(InputError, match="the data verdict is about training set dddddddddddd"):
+        check_candidate(*run.folders)
 
 
 def test_data_verdict_against_its_own_numbers_is_rejected(run: Run) -> None:
