@@ -234,6 +234,9 @@ class Store:
             raise Refused(400, "Schedule cron is not a supported format")
         if periodic and int(periodic.interval_second or 0) < 1:
             raise Refused(400, "Found invalid period schedule interval. Set at interval to least 1 second")
+        if not self.multi_user and made.namespace:
+            said = f"belongs to namespace '' instead of '{made.namespace}'"
+            raise Refused(400, f"Experiment {made.experiment_id} {said}")
         made.namespace = made.namespace or self._namespace(made)
         self._require_version(made)
         made.recurring_run_id, made.created_at = _id(), self.now()

@@ -71,6 +71,15 @@ def test_what_is_sent_is_safe_unless_the_file_says_otherwise(server: Api, apply:
     assert body["mode"] == "DISABLE", "it does not fire before the one that it replaces is off"
 
 
+def test_namespace_of_an_installation_without_profiles_is_not_sent(server: Api, tmp_path: Path) -> None:
+    path = write(tmp_path, {"nightly": NIGHTLY})
+    words = ("schedules", "apply", str(path), "--host", server.url, "--namespace", "kubeflow")
+    done = command(tmp_path, *words)
+    _, said = done.communicate()
+    assert done.returncode == 0, said
+    assert on(server) == ["nightly"]
+
+
 def test_applying_again_does_nothing_and_only_looks(server: Api, apply: Apply) -> None:
     apply({"nightly": NIGHTLY})
     before = server.made("POST", "")

@@ -113,11 +113,9 @@ def _inspect_api(api: Connection, profiles: bool) -> Iterator[Diagnostic]:
         yield Diagnostic("kfp", "note", f"version {tag}, {mode}", advice)
     else:
         yield Diagnostic("kfp", "ok", f"version {tag}, {mode}")
-    scope = api.scope if profiles else {}
-    api.read("listing runs", api.runs.run_service_list_runs, page_size=1, **scope)
-    yield Diagnostic(
-        "runs", "ok", "the caller may list runs" + (f" in {api.place.namespace}" if scope else "")
-    )
+    api.read("listing runs", api.runs.run_service_list_runs, page_size=1, **api.scope)
+    where = f" in {api.place.namespace}" if api.scope else ""
+    yield Diagnostic("runs", "ok", f"the caller may list runs{where}")
 
 
 class _ClusterInspection:

@@ -298,7 +298,10 @@ class Connection:
         return (f"this installation has no profiles: --namespace {self.place.namespace} has no effect",)
 
     def profiles(self) -> bool:
-        """Return whether the installation has profiles (multi-user mode)."""
+        """Return whether the installation has profiles (multi-user mode); forget the namespace if not.
+
+        Without profiles Kubeflow ignores the namespace of a run and rejects that of a recurring run.
+        """
         health = kfp_server_api.HealthzServiceApi(self.client)
         answer = self.read("asking for its health", health.healthz_service_get_healthz)
         if answer.multi_user is None:
@@ -313,6 +316,8 @@ class Connection:
                 where=self.place.host,
                 hint="Name your profile's: --namespace team-a.",
             )
+        if not answer.multi_user:
+            self.scope = {}
         return bool(answer.multi_user)
 
 
