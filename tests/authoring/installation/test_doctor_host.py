@@ -63,6 +63,7 @@ def furnish(running: Cluster) -> None:
         config_map(CONTROLLER, MANIFESTS),
         config_map("kfp-launcher", {"defaultPipelineRoot": "minio://mlpipeline/v2/artifacts"}),
         secret("mlpipeline-minio-artifact", "accesskey", "secretkey"),
+        yaml.safe_load((DEPLOY / "trust.yaml").read_text()),
         service | {"spec": {"ports": [{"port": 5000}]}},
         account,
         claim(),
@@ -174,6 +175,7 @@ def gone(running: Cluster, kind: str, name: str, space: str = "kubeflow") -> Non
         "Secret": f"/api/v1/namespaces/{space}/secrets/{name}",
         "PersistentVolumeClaim": f"/api/v1/namespaces/{space}/persistentvolumeclaims/{name}",
         "ServiceAccount": f"/api/v1/namespaces/{space}/serviceaccounts/{name}",
+        "ConfigMap": f"/api/v1/namespaces/{space}/configmaps/{name}",
         "ClusterTrainingRuntime": f"/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/{name}",
     }
     client: k8s.ApiClient = running.api_client()
@@ -188,6 +190,7 @@ def gone(running: Cluster, kind: str, name: str, space: str = "kubeflow") -> Non
         ("PersistentVolumeClaim", "trainwright-shared", "claim", "miss", "deploy/overlays/single-user"),
         ("ServiceAccount", "pipeline-runner", "account", "miss", "--service-account"),
         ("ClusterTrainingRuntime", "trainwright-torch", "runtime", "note", "deploy/trainer/runtime.yaml"),
+        ("ConfigMap", "trainwright-trust", "trust", "note", "deploy/trust.yaml"),
     ],
 )
 def test_what_is_missing_is_said_with_what_to_apply(

@@ -146,6 +146,7 @@ class _ClusterInspection:
         if self._profiles:
             yield self._submit_rights()
         yield self._claim()
+        yield self._trust()
         yield self._mlflow()
         yield self._nodes()
 
@@ -402,6 +403,15 @@ class _ClusterInspection:
             advice = "With volumeBindingMode WaitForFirstConsumer that is normal before the first training."
             return Diagnostic("claim", "note", f"{CLAIM} is {phase}", advice)
         return Diagnostic("claim", "ok", f"{CLAIM} is bound, {', '.join(modes)}")
+
+    def _trust(self) -> Diagnostic:
+        answer = self._get("configmaps", "trainwright-trust")
+        if answer.state == "hidden":
+            return Diagnostic("trust", "?", "the caller may not read ConfigMap trainwright-trust")
+        if answer.state == "absent":
+            text = f"no ConfigMap trainwright-trust in {self._namespace}: promote_model ends with 10"
+            return Diagnostic("trust", "note", text, "It has keys and policy: see deploy/trust.yaml.")
+        return Diagnostic("trust", "ok", f"ConfigMap trainwright-trust has {', '.join(sorted(answer.data))}")
 
     def _mlflow(self) -> Diagnostic:
         spaces = dict.fromkeys([self._namespace, self._system, "mlflow"])
