@@ -67,11 +67,10 @@ def resolve(
     from trainwright.resolve.resolve import resolve as look
 
     with reported("resolve"):
-        folder = Path(listing.path)
         beside = {"features": feature_source, "baseline": baseline, "serving": serving, "schema": schema}
         found = look(
             source,
-            folder,
+            Path(listing.path),
             data,
             date,
             scheduled,
