@@ -173,3 +173,11 @@ def test_training_set_without_a_service_imports_no_feast(tmp_path: Path) -> None
         "assert 'feast' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_column_named_like_the_predictions_is_rejected_before_the_training(make: Callable[..., Made]) -> None:
+    table = TABLE.append_column("score_1", TABLE.column(0))
+    with pytest.raises(InputError, match="'score_1' is the name of a column of the predictions"):
+        make(table)
+    _, rows, _ = make(table, exclude=["score_1"], known_after=["left_on"])
+    assert "score_1" not in rows.column_names

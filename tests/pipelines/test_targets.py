@@ -27,20 +27,23 @@ Make = Callable[..., Path]
 
 def write_csv(path: Path, header: list[str], rows: Iterable[list[object]]) -> None:
     with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
+        writer = csv.writer(stream, delimiter=";")
         writer.writerow(header)
         writer.writerows(rows)
 
 
 def customers(folder: Path) -> Experiment:
-    """Those with an income above 50 buy, except for some chance."""
+    """Those with an income above 50 buy, except for some chance; written as spreadsheets in Europe do."""
     rng = random.Random(1)  # noqa: S311 - a table of a test
     rows = []
     for _ in range(ROWS):
         income, city = rng.gauss(50, 15), rng.choice(["Bern", "Oslo", "Rome"])
-        rows.append([f"{income:.2f}", city, "yes" if income + rng.gauss(0, 5) > 50 else "no"])
+        rows.append(
+            [f"{income:.2f}".replace(".", ","), city, "yes" if income + rng.gauss(0, 5) > 50 else "no"]
+        )
     write_csv(folder / "customers.csv", ["income", "city", "bought"], rows)
-    return {"source": "customers.csv", "label": "bought", "classes": ["no", "yes"]}
+    form = {"delimiter": ";", "decimal": ","}
+    return {"source": "customers.csv", "csv": form, "label": "bought", "classes": ["no", "yes"]}
 
 
 @pytest.fixture
@@ -76,7 +79,9 @@ def test_table_without_schema_key_and_time_ends_with_a_registered_model(make: Ma
     target = SnapshotTarget(kind="binary", classes=("no", "yes"))
     for step, output in (("ingest", "snapshot"), ("join", "training_set"), ("train", "predictions")):
         assert Snapshot.read(folder_of(finished[step], output)).target == target, step
-    assert Snapshot.read(folder_of(finished["join"], "training_set")).roles["key"] == "row"
+    made = Snapshot.read(folder_of(finished["join"], "training_set"))
+    assert made.roles["key"] == "row"
+    assert {column.name: column.type for column in made.columns}["income"] == "double"
     verdict = Verdict.read(folder_of(finished["evaluate"], "verdict"))
     assert verdict.decision == "PASS"
     entry = json.loads((folder_of(finished["register"], "registration") / "registration.json").read_text())

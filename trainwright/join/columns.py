@@ -14,6 +14,9 @@ _ROLES = ("key", "time", "label")
 _TEXT = re.compile(r"(large_)?string|(large_)?list<.*: u?int(8|16|32|64)>")
 """Types that a language model reads: text, and lists of token ids."""
 
+_SCORES, _LOSSES = re.compile(r"score(_\d+)?"), re.compile(r"loss|tokens_scored")
+"""Columns that the predictions add to those of the training set."""
+
 
 @dataclass(frozen=True)
 class ColumnPlan:
@@ -127,6 +130,13 @@ def _problems(
     yield from _missing("features.limits.max_missing", limits.max_missing, [*joined, *chosen])
     there = [*snapshot.roles.values(), *chosen, *joined]
     yield from _missing("needed later, by evaluation.slices or features.needed", features.needed, there)
+    reserved = _LOSSES if snapshot.target.kind == "text" else _SCORES
+    for name in dict.fromkeys(there):
+        if reserved.fullmatch(name):
+            yield (
+                f"{name!r} is the name of a column of the predictions: rename it at its source, or leave it "
+                "out with features.exclude"
+            )
     label = snapshot.roles.get("label", "")
     if label in features.request:
         yield f"features.request holds the label {label!r}"
