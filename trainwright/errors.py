@@ -24,8 +24,8 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 from trainwright.redaction import printable, redacted, shorten
@@ -35,6 +35,12 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 MARK = "trainwright-error "
 """What the one machine-readable line of an error starts with on standard error."""
+
+TERMINATION_LOG = "/dev/termination-log"
+"""The file of a container whose content Kubernetes keeps when it ends."""
+
+_MAX_TERMINATION = 4_096
+"""Bytes that it keeps."""
 
 MAX_TEXT, MAX_RECORD = 8_000, 120_000
 """Longest text of an error, and longest line; the readers of logs read at least the last 128 KiB."""
@@ -226,6 +232,11 @@ def last_record(log: str, code: int | None = None) -> dict[str, Any] | None:
     return None
 
 
+def record_in(message: str) -> dict[str, Any] | None:
+    """Return the error line at the end of Argo's message of a step; None without one."""
+    return last_record(MARK + message.partition(MARK)[2])
+
+
 _TEXTS = ("error", "component", "what", "where", "hint")
 
 
@@ -254,4 +265,19 @@ def reported(component: str) -> Iterator[None]:
         said = clean(f"{type(ours).__name__}: {ours}", MAX_RECORD) if is_ours else traceback_of(error)
         print(said, file=sys.stderr)  # noqa: T201
         print(MARK + json.dumps(record), file=sys.stderr, flush=True)  # noqa: T201
+        _write_termination_message(record)
         raise SystemExit(record["code"]) from error
+
+
+def _write_termination_message(record: Mapping[str, object]) -> None:
+    """Write the line where the kubelet looks for it: Argo's message of the step holds it then.
+
+    The API of Kubeflow shows that message also where it cannot give the step's log.
+    """
+    line = MARK + json.dumps(record)
+    if len(line) > _MAX_TERMINATION:
+        line = MARK + json.dumps({**record, **{name: str(record[name])[:400] for name in _TEXTS}})
+    with suppress(OSError):  # there is none outside of a pod
+        file = os.open(TERMINATION_LOG, os.O_WRONLY | os.O_TRUNC)
+        with os.fdopen(file, "w") as stream:
+            stream.write(line)

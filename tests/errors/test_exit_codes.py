@@ -72,6 +72,24 @@ def test_a_full_disk_is_no_bug_but_a_dependency_that_is_down(capsys: pytest.Capt
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("length", [10, 5_000])
+def test_a_failed_step_leaves_its_error_line_in_the_termination_message(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "termination-log"
+    monkeypatch.setattr(errors, "TERMINATION_LOG", str(place))
+    with pytest.raises(SystemExit), errors.reported("ingest"):
+        raise errors.InputError("x" * length, hint="Rename it.")
+    assert not place.exists(), "outside of a pod nothing is written"
+    place.write_text("earlier and longer " * 400)
+    with pytest.raises(SystemExit), errors.reported("ingest"):
+        raise errors.InputError("x" * length, hint="Rename it.")
+    assert place.stat().st_size <= 4_096
+    found = errors.record_in(f"main: Error (exit code 1): {place.read_text()}")
+    assert found is not None
+    assert (found["code"], found["hint"], found["what"][:10]) == (10, "Rename it.", "x" * 10)
+
+
 def test_a_step_that_works_prints_nothing_and_does_not_exit(capsys: pytest.CaptureFixture[str]) -> None:
     with errors.reported("ingest"):
         pass

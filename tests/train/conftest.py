@@ -1,5 +1,6 @@
 """One training set, and one training of it that many tests look at."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.launch.job import Job, Result
 from trainwright.launch.local import LocalLauncher
+from trainwright.tracking import Stopwatch
 from trainwright.train.process_group import Ranks, process_group
 
 
@@ -48,10 +50,19 @@ def trained_again(training_set: Path, tmp_path_factory: pytest.TempPathFactory) 
     """The same training, over a shared volume beside its outputs, and with a lost round before it."""
     place = tmp_path_factory.mktemp("again")
     shared = place / "shared"
-    shared.mkdir()
+    own = joined(training_set, place / "training_set", verdict="of this run")
+    digest = Snapshot.read(training_set).digest
+    joined(training_set, shared / "trainwright" / "snapshots" / digest, verdict="of an earlier run")
     links = {"logs": "https://logs.example/{namespace}/{kind}?job={name}"}
     resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(shared), "links": links}
-    return run(training_set, place / "out", Interrupted(), resources=resources)
+    return run(own, place / "out", Interrupted(), resources=resources)
+
+
+def joined(training_set: Path, folder: Path, *, verdict: str) -> Path:
+    """Copy a training set, with the record of a join."""
+    shutil.copytree(training_set, folder)
+    Stopwatch().record(folder, "join", "joined", outputs={"verdict": verdict})
+    return folder
 
 
 @pytest.fixture

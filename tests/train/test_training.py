@@ -152,7 +152,9 @@ def test_the_same_training_over_a_shared_volume_gives_the_same_bytes(
     for path in trained.model.iterdir():
         if path.name not in {Record.FILE, HISTORY}:  # these have times in them
             assert path.read_bytes() == (again.model / path.name).read_bytes(), path.name
-    assert Record.read(again.model).config["launched_by"]["launcher"] == "pytorchjob"
+    record = Record.read(again.model)
+    assert record.config["launched_by"]["launcher"] == "pytorchjob"
+    assert [parent.outputs["verdict"] for parent in record.parents] == ["of this run"]
     digest = Snapshot.read(training_set).digest
     assert [path.name for path in (shared / "trainwright" / "snapshots").iterdir()] == [digest]
     (home,) = (shared / "trainwright" / "jobs").iterdir()

@@ -11,7 +11,14 @@ from urllib.parse import urlsplit
 
 from trainwright.artifacts import Record
 from trainwright.documents import read_json
-from trainwright.errors import DependencyError, InputError, TrainwrightError, TransientError, last_record
+from trainwright.errors import (
+    DependencyError,
+    InputError,
+    TrainwrightError,
+    TransientError,
+    last_record,
+    record_in,
+)
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
 from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_tasks
@@ -265,7 +272,7 @@ def _reused(
 
 def _failure(task: WorkflowTask, store: _Store) -> dict[str, Any]:
     """Return the error of a failed task from the log that Kubeflow Pipelines stores."""
-    unknown = {"what": task.message or "it left no reason"}
+    unknown = record_in(task.message) or {"what": task.message or "it left no reason"}
     for folder in sorted({uri.rpartition("/")[0] for uri in task.outputs}):
         for attempt in reversed(range(_ATTEMPTS)):
             log = f"{folder}/{_LOG}-{attempt}"

@@ -12,7 +12,7 @@ from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission import follow, progress, screen, workflow
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.follow import Polling, RunObserver
-from trainwright.errors import PermissionRefused, as_record
+from trainwright.errors import MARK, InputError, PermissionRefused, as_record
 
 AGAIN = {"resolve", "locate", "register", "summarize"}
 ALL = AGAIN | {"ingest", "validate", "join", "train", "score", "evaluate", "probe"}
@@ -105,6 +105,9 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
     follow.follow(api, run.run_id, None, Seen(), Polling(outage=QUICK, sleep=sleep))
     assert ("train", "RUNNING", "RUNNING") in told
     assert ("register", "SUCCEEDED", "RUNNING") in told
+
+
+LINE = MARK + json.dumps(as_record(InputError("no column 'a' before the deadline"), "register"))
 
 
 class Blocked(RunObserver):
@@ -204,6 +207,8 @@ def test_a_pod_deleted_with_its_grace_period_that_argo_saw_end_is_a_run_stopped_
         ("wait: Error (exit code 64): failed to put file: Access Denied.", 50, "rejects Argo's keys"),
         ('pods "a" is forbidden: exceeded quota: compute, requested: cpu=1', 21, "quota is used up"),
         ('pods "a" is forbidden: maximum cpu usage per Container is 100m', 10, "does not allow the pod"),
+        (f"main: Error (exit code 1): {LINE}", 10, "no column 'a' before the deadline"),
+        (f"main: Error (exit code 1): {LINE[:-9]}", 31, "exceeded its time limit"),
         ("main: Error (exit code 1)", 70, "does not say why"),
         ("something that nobody has seen yet", 70, "does not say why"),
     ],

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from trainwright.authoring.submission.connection import FAILURES, Connection
 from trainwright.authoring.submission.progress import RETRYABLE
 from trainwright.errors import (
+    ERRORS,
     DependencyError,
     Hang,
     InputError,
@@ -28,6 +29,7 @@ from trainwright.errors import (
     TransientError,
     as_record,
     last_record,
+    record_in,
 )
 
 STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
@@ -109,6 +111,8 @@ def blocked(nodes: Mapping[str, Any]) -> dict[str, str]:
 def failure(nodes: Mapping[str, Any], before: Mapping[str, str]) -> tuple[str, TrainwrightError] | None:
     """Return the task that failed first for a reason that Argo knows, with the error.
 
+    Argo's message of a node ends with what the step wrote as its termination message, its error line.
+
     Args:
         nodes: Of the workflow.
         before: Messages of pods that could not start, by task: when a time limit ends such a pod, Argo keeps
@@ -127,6 +131,9 @@ def failure(nodes: Mapping[str, Any], before: Mapping[str, str]) -> tuple[str, T
     ]
     for node in sorted(failed, key=lambda node: str(node.get("finishedAt") or "9")):
         task, message = task_of(str(node.get("name", ""))), str(node.get("message") or "")
+        if record := record_in(message):
+            texts = {name: record[name] for name in ("where", "hint")}
+            return task, ERRORS[record["code"]](record["what"], **texts)
         if "deadline" in message:
             message = before.get(task, message)
         if message and not _PLAIN.fullmatch(message) and (error := explained(message)):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,6 +163,11 @@ def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: R
         target = Path(resources.mount) / "trainwright" / "snapshots" / config.data_version
         if not (target / Snapshot.FILE).exists():
             publish(training_set, target, keep=True)
+        elif (training_set / Record.FILE).exists():
+            # The rows are those of an earlier run; who made them, and how they were judged, is of this one.
+            copy = target / f".{Record.FILE}.{folder.name}"
+            shutil.copyfile(training_set / Record.FILE, copy)
+            copy.replace(target / Record.FILE)
         training_set = target
     dataclasses.replace(
         config,
