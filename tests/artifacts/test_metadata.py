@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from trainwright.artifacts import Column, Model, ModelFile, Snapshot, SnapshotFile
 from trainwright.artifacts.metadata import describe, metadata_of
 from trainwright.tracking import Stopwatch
+from trainwright.verdicts import AT_MOST, Rule, Verdict
 
 DIGEST = "ab" * 32
 
@@ -83,6 +84,13 @@ def test_metadata_of_a_record_has_its_decision_and_no_name(tmp_path: Path) -> No
         "decision": "PASS",
         "verdict": DIGEST,
     }
+
+
+def test_decision_of_a_verdict_wins_over_that_of_the_step_that_carries_it_on(tmp_path: Path) -> None:
+    Stopwatch().record(tmp_path, "join", "joined", decision="PASS")
+    held = Rule(name="drift", value=2, limit=1, test=AT_MOST, broken="HOLD")
+    Verdict(decision="HOLD", rules=(held,), judged={}).write(tmp_path)
+    assert metadata_of(tmp_path) == {"step": "join", "headline": "joined", "decision": "HOLD"}
 
 
 def test_folder_without_documents_has_no_metadata(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_metadata_of_each_artifact_says_what_it_is_and_what_it_comes_from(
         "join.entities": {"version": data, "rows": ROWS, "columns": 5},
         "train.training_set": {"version": joined, "rows": ROWS},
         "register.model": {"version": model, "kind": "mlp", "label": "late", "training_data": joined},
-        "register.data_verdict": {"step": "validate", "decision": "PASS"},
+        "register.data_verdict": {"step": "join", "decision": "PASS"},
         "register.model_verdict": {"step": "evaluate", "decision": "PASS"},
     }
     for name, expected in facts.items():

@@ -22,6 +22,7 @@ DISPLAY = "display_name"
 """Key of an artifact's name in the UI; without it, the UI shows the name of the output."""
 
 _REGISTRATION = "registration.json"
+_VERDICT = "verdict.json"
 _REGISTERED = ("model", "version", "model_version", "data_version", "commit", "data_decision", "page", "run")
 
 
@@ -64,6 +65,8 @@ def metadata_of(folder: Path, name: str = "") -> ArtifactMetadata:
         outputs = {key: digest for key, digest in record.outputs.items() if digest not in found.values()}
         texts = {"step": record.step, "headline": record.headline, "decision": record.decision} | outputs
         found |= {key: text for key, text in texts.items() if text}
+    if (path := folder / _VERDICT).exists():  # of data that was held before, it is worse than join's record
+        found["decision"] = str(read_json(path)["decision"])
     if version := str(found.get("version", "")):
         found[DISPLAY] = f"{found.get('kind', '')} {name or folder.name} {version[:_DIGITS]}".strip()
     if {"model", "model_version"} <= found.keys():
