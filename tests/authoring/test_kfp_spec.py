@@ -230,7 +230,7 @@ def test_only_plain_words_can_be_compared(value: Any, plain: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [", "not YAML"),
+        ("a: [", "not valid YAML"),
         ("a: 1", "not a compiled pipeline"),
         ("", "not a compiled pipeline"),
         ("root: {}", "not a pipeline that kfp 2.17 compiled"),

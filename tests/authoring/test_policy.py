@@ -125,12 +125,16 @@ def still(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
             yield f"{label}: variables {[entry['name'] for entry in container['env']]}"
 
 
+AS_VARIABLES = {KFP_STORE, STORE, "trainwright-mlflow", "trainwright-register", "trainwright-promote"}
+"""Secrets whose keys are variables, as the clients of object stores and MLflow read them."""
+
+
 def discreet(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
-    """A secret is a file that a Secret of the namespace holds; the keys of object stores are variables."""
+    """A secret is a file that a Secret of the namespace holds; keys of stores and MLflow are variables."""
     for name, _, label in tasks(pipeline):
         kinds = settings(platform, label)
         for reference in kinds.get("secretAsEnv", []):
-            if reference["secretName"] not in {KFP_STORE, STORE}:
+            if reference["secretName"] not in AS_VARIABLES:
                 yield f"{name}: a variable from the Secret {reference['secretName']}"
         for volume in kinds.get("secretAsVolume", []):
             if not volume.get("mountPath", "").startswith("/var/run/secrets/"):

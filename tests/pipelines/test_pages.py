@@ -16,6 +16,7 @@ from trainwright.local.run_folder import Request
 
 LEFT = {
     r"make (test|check|demo)": "it is what runs this test, or minutes of the same pipeline on a year of rows",
+    r"make (sbom|audit)\b.*": "an environment of their tools; audit also asks PyPI",
     r"make images\b.*": "an engine and minutes: tests/images builds with one where there is one",
     r"(docker|podman|debootstrap) .*": "an engine, or a package of Debian as root: not ours",
     r"kubectl apply .*": "a cluster: tests/launch/test_role.py makes what would be applied",

@@ -118,14 +118,18 @@ def test_a_volume_that_is_not_mounted_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"), [("file/below", InputError), ("/sys/trainwright", PermissionRefused)]
+    ("place", "kind", "what"),
+    [
+        ("file/below", InputError, "the job directory cannot be created"),
+        ("/sys/trainwright", PermissionRefused, "may not do that here"),
+    ],
 )
 def test_a_place_that_cannot_be_written_is_named_and_no_bug(
-    tmp_path: Path, place: str, kind: type[TrainwrightError]
+    tmp_path: Path, place: str, kind: type[TrainwrightError], what: str
 ) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(kind, match="the job directory cannot be created") as caught,
+        pytest.raises(kind, match=what) as caught,
         next_attempt_folder("r", config(**told()).decisive, "local", Resources(), tmp_path / place / "model"),
     ):
         pass
