@@ -23,7 +23,7 @@ def test_a_key_that_is_there_twice_is_refused_with_the_keys(tmp_path: Path) -> N
     ) as caught:
         take(put(tmp_path / "in.parquet", flights(id=ids)), tmp_path / "out")
     assert caught.value.code == 11
-    assert not list((tmp_path / "out" / "snapshot").iterdir())
+    assert not list((tmp_path / "out" / "snapshot").glob("*"))
 
 
 def test_an_integer_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
