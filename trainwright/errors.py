@@ -276,7 +276,7 @@ def _write_termination_message(record: Mapping[str, object]) -> None:
     """
     line = MARK + json.dumps(record)
     if len(line) > _MAX_TERMINATION:
-        line = MARK + json.dumps({**record, **{name: str(record[name])[:400] for name in _TEXTS}})
+        line = MARK + json.dumps({**record, **{name: str(record[name])[:200] for name in _TEXTS}})
     with suppress(OSError):  # there is none outside of a pod
         file = os.open(TERMINATION_LOG, os.O_WRONLY | os.O_TRUNC)
         with os.fdopen(file, "w") as stream:

@@ -79,15 +79,15 @@ def test_a_failed_step_leaves_its_error_line_in_the_termination_message(
     place = tmp_path / "termination-log"
     monkeypatch.setattr(errors, "TERMINATION_LOG", str(place))
     with pytest.raises(SystemExit), errors.reported("ingest"):
-        raise errors.InputError("x" * length, hint="Rename it.")
+        raise errors.InputError("ü" * length, where="ö" * length, hint="Rename it.")
     assert not place.exists(), "outside of a pod nothing is written"
     place.write_text("earlier and longer " * 400)
     with pytest.raises(SystemExit), errors.reported("ingest"):
-        raise errors.InputError("x" * length, hint="Rename it.")
+        raise errors.InputError("ü" * length, where="ö" * length, hint="Rename it.")
     assert place.stat().st_size <= 4_096
     found = errors.record_in(f"main: Error (exit code 1): {place.read_text()}")
     assert found is not None
-    assert (found["code"], found["hint"], found["what"][:10]) == (10, "Rename it.", "x" * 10)
+    assert (found["code"], found["hint"], found["what"][:10]) == (10, "Rename it.", "ü" * 10)
 
 
 def test_a_step_that_works_prints_nothing_and_does_not_exit(capsys: pytest.CaptureFixture[str]) -> None:
