@@ -67,7 +67,7 @@ def test_a_release_names_every_image_by_its_digest_also_one_that_a_step_passes_o
         )
     pipeline = (tmp_path / "out" / "pipelines" / "train_and_register.yaml").read_text()
     assert f"constant: {reference('torch')}" in pipeline, "the image of the job, which the train step is told"
-    assert pipeline.count(f"image: {reference('launcher')}") == 2, "configure and train"
+    assert pipeline.count(f"image: {reference('feast')}") == 2, "configure and join"
 
 
 def test_but_for_the_digests_it_is_what_was_reviewed(

@@ -24,6 +24,7 @@ MODULES = {
     "pyyaml": "yaml",
     "xgboost-cpu": "xgboost",
     "google-cloud-storage": "google.cloud.storage",
+    "google-auth": "google.auth",
 }
 NEEDED_BY_ANOTHER = {
     "tfdv": {
@@ -37,6 +38,7 @@ NEEDED_BY_ANOTHER = {
     ),
     "mlflow": dict.fromkeys(("sqlalchemy", "alembic"), "mlflow's SQLite store"),
     "ingest": {"psycopg": "sqlalchemy, for postgresql://"},
+    "tune": {"cmaes": "optuna, for its sampler of that name"},
 }
 """Requirements that no step imports itself, and what does."""
 

@@ -1,6 +1,5 @@
 """What Kubeflow gets: every task pinned, bounded, retried and cached as decided; checked in the YAML."""
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from trainwright.train.submit.task_config import apply_task_config
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
 COMPONENTS = sorted((ROOT / "compiled" / "components").glob("*.yaml"))
-WORKFLOW_BYTES = 1_030_000
-"""The measured workflow is a tenth larger than its estimate. Argo's limit is 1,048,576."""
+WORKFLOW_BYTES = 960_000
+"""Argo's limit is 1,048,576; the rest is for longer names, addresses and sections."""
 
-ALWAYS_LOOKS = {"resolve", "get-production-model", "register", "summarize", "hold", "hold-2"}
+ALWAYS_LOOKS = {"configure", "resolve", "get-production-model", "register", "summarize", "hold", "hold-2"}
 
 
 def spec() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -140,6 +139,10 @@ MLFLOW_SECRETS = {
 """The Secret with MLflow's credentials by task: those that write are each of one task alone."""
 
 
+WITHOUT_STORE = {"configure", "get-production-model", "evaluate", "hold", "hold-2", "smoke-test"}
+"""Tasks of which KFP's launcher copies all that they read and write."""
+
+
 def credentials(executor: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the variables with MLflow's credentials that an executor gets, by Secret."""
     found = {
@@ -157,13 +160,7 @@ def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(n
     settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     for task, body in tasks(pipeline):
         mine = settings[body["executor"]]
-        if task in {
-            "configure",
-            "get-production-model",
-            "hold",
-            "hold-2",
-            "smoke-test",
-        }:  # KFP's launcher copies all that they read and write
+        if task in WITHOUT_STORE:
             assert credentials(mine) == MLFLOW_SECRETS.get(task, {})
             continue
         references = [*mine["secretAsEnv"], *mine["configMapAsEnv"]]
@@ -285,7 +282,7 @@ def test_no_cached_task_takes_an_artifact_of_an_uncached_one() -> None:
     """On a cluster an artifact counts by its number, which is another one whenever its task has run."""
     pipeline, _ = spec()
     cached = [task for name, task in tasks(pipeline) if name not in ALWAYS_LOOKS]
-    assert len(cached) == 8
+    assert len(cached) == 7
     for task in cached:
         for given in task.get("inputs", {}).get("artifacts", {}).values():
             producer = (
@@ -308,16 +305,12 @@ def test_the_workflow_of_the_longest_run_of_the_example_does_not_grow() -> None:
     assert nodes + workflow_size.specification(pipeline, platform) < WORKFLOW_BYTES
 
 
-def test_a_pipeline_carries_no_prose_but_what_its_parameters_mean() -> None:
+def test_a_pipeline_carries_no_source_and_no_prose_but_what_its_parameters_mean() -> None:
     pipeline, _ = spec()
     for component in pipeline["components"].values():
         for side in ("inputDefinitions", "outputDefinitions"):
             for definitions in component.get(side, {}).values():
                 assert not any("description" in definition for definition in definitions.values())
-    for label, executor in pipeline["deploymentSpec"]["executors"].items():
-        source = executor["container"]["command"][-1]
-        assert "#" not in source, label
-        function = ast.parse(source).body[-1]
-        assert isinstance(function, ast.FunctionDef)
-        assert ast.get_docstring(function) is None, label
+    for executor in pipeline["deploymentSpec"]["executors"].values():
+        assert executor["container"]["command"] == ["python3", "-m", "trainwright.executor"]
     assert all(entry["description"] for entry in pipeline["root"]["inputDefinitions"]["parameters"].values())

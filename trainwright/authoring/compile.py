@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 import trainwright
-from trainwright import credentials
-from trainwright.authoring import catalog, interfaces, pinning, pipeline_spec
+from trainwright import credentials, executor
+from trainwright.authoring import catalog, interfaces, pinning
 from trainwright.errors import InputError
 from trainwright.yaml_reader import read_yaml_documents
 
@@ -137,7 +137,7 @@ def _compiled(root: Path) -> Iterator[tuple[str, str]]:
             path = Path(folder) / f"{name}.yaml"
             compiler.Compiler().compile(_member(importlib.import_module(module), name), str(path))
             text = path.read_text()
-            text = _without_prose(text) if kind == catalog.PIPELINES else text
+            text = _compact(text) if kind == catalog.PIPELINES else text
             constants = list(_constants(read_yaml_documents(text)))
             credentials.require_none(constants, where=f"a constant of {name}", plain=True)
             yield f"{kind}/{name}.yaml", text
@@ -156,25 +156,42 @@ def _member(module: ModuleType, name: str) -> Any:
     return found
 
 
-def _without_prose(text: str) -> str:
-    """Remove descriptions of components, docstrings and comments of their functions from a compiled pipeline.
+def _compact(text: str) -> str:
+    """Remove what no step needs from a compiled pipeline: prose, unused defaults, and its functions' source.
 
-    KFP writes every component up to ten times into the workflow of a run, and every function up to eight
-    times. Above 1 MiB Argo compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks. The
-    YAML of the components themselves keeps both.
+    KFP writes every component and function up to nine times into the workflow of a run. Above 1 MiB, Argo
+    compresses the nodes of the workflow, and KFP 2.17's API then lists no tasks. Steps take the function from
+    their image (:mod:`trainwright.executor`); the YAML of the components themselves keeps everything.
     """
     comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     documents = read_yaml_documents(text)
-    for component in documents[0].get("components", {}).values():
-        sides = (component.get(side, {}) for side in ("inputDefinitions", "outputDefinitions"))
-        ports = (port for side in sides for definitions in side.values() for port in definitions.values())
-        for described in (component, *ports):
-            described.pop("description", None)
-    for executor in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
-        container = executor.get("container", {})
+    components: dict[str, Any] = documents[0].get("components", {})
+    passed = _passed(documents[0]["root"], *components.values())
+    for name, definition in components.items():
+        definition.pop("description", None)
+        for side in ("inputDefinitions", "outputDefinitions"):
+            ports = definition.get(side, {})
+            for port in (*ports.get("parameters", {}).values(), *ports.get("artifacts", {}).values()):
+                port.pop("description", None)
+                port.get("artifactType", {}).pop("schemaVersion", None)  # the same of all types
+        inputs = definition.get("inputDefinitions", {}).get("parameters", {})
+        for key in inputs.keys() & passed.get(name, set()):
+            inputs[key] = {"parameterType": inputs[key]["parameterType"]}
+    for entry in documents[0].get("deploymentSpec", {}).get("executors", {}).values():
+        container = entry.get("container", {})
         if "--function_to_execute" in container.get("args", ()):
-            container["command"][-1] = pipeline_spec.bare_source(container["command"][-1])
+            container["command"] = ["python3", "-m", executor.__name__]
     return comments + yaml.dump_all(documents)
+
+
+def _passed(*dags: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return the input parameters that every task of a component passes, by component."""
+    found: dict[str, set[str]] = {}
+    for dag in dags:
+        for task in dag.get("dag", {}).get("tasks", {}).values():
+            names = set(task.get("inputs", {}).get("parameters", {}))
+            found.setdefault(task["componentRef"]["name"], names).intersection_update(names)
+    return found
 
 
 def _constants(compiled: Any) -> Iterator[Any]:

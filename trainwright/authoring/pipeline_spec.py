@@ -4,7 +4,6 @@ Every task gets a component of its own, named as KFP displays the task, so that 
 pipeline and identifies its folder, policies and position in the graph.
 """
 
-import ast
 import copy
 import dataclasses
 import re
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainwright import executor
 from trainwright.errors import InputError
 from trainwright.yaml_reader import read_yaml_documents
 
@@ -98,10 +98,10 @@ class Step:
 
     @property
     def lightweight(self) -> bool:
-        """True for a Python function whose source is in the pipeline; only those run locally."""
+        """True for a Python function, of this library or with its source in the pipeline."""
         command = " ".join(map(str, self.container.get("command", [])))
-        arguments = self.container.get("args", [])
-        return "kfp.dsl.executor_main" in command and "{{$}}" in arguments
+        known = "kfp.dsl.executor_main" in command or executor.__name__ in command
+        return known and "{{$}}" in self.container.get("args", [])
 
 
 def image_of(step: Step, parameters: Mapping[str, Any]) -> str:
@@ -352,19 +352,3 @@ def conditioned(pipeline: Pipeline) -> Iterator[Origin]:
 def channels(condition: str) -> list[str]:
     """Return the names of the inputs that a condition reads."""
     return re.findall(r"inputs\.parameter_values\['([^']+)'\]", condition)
-
-
-def bare_source(source: str) -> str:
-    """Return the source of a lightweight component without what it does not need, indented by one blank.
-
-    That is its docstring, comments, and imports that KFP adds: components name `dsl` and `NamedTuple` only.
-    """
-    tree = ast.parse(source)
-    unused = {"import kfp", "from kfp.dsl import *"} if "dsl.Output[" in source else set()
-    unused |= set() if "NamedTuple" in source else {"from typing import *"}
-    tree.body = [node for node in tree.body if ast.unparse(node) not in unused]
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
-            del node.body[0]
-    text = ast.unparse(tree)
-    return re.sub(r"^ +", lambda found: " " * (len(found[0]) // 4), text, flags=re.MULTILINE) + "\n"

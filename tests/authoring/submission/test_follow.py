@@ -204,6 +204,27 @@ def test_a_failure_of_kubeflows_launcher_is_said_with_its_code(
     assert shown in seen.err.getvalue()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ModuleNotFoundError: No module named 'trainwright.registry.policy'",
+        "ImportError: cannot import name 'Data' from 'trainwright.experiment' (/a.py)",
+        "/usr/local/bin/python3: No module named trainwright.executor",
+    ],
+)
+def test_step_of_another_version_than_its_image_ends_with_21_and_names_the_mismatch(
+    server: Api, follow: Follow, said: str
+) -> None:
+    server.logs["gated-x-22"] = (
+        f"Traceback (most recent call last):\n  in <module>\n{said}\n{LAUNCHER}exit status 1\n"
+    )
+    tasks = TASKS | {"validate": "FAILED", "executor": "FAILED"}
+    ending, seen = follow(Frame("FAILED", tasks, {"executor": ["gated-x-22"]}))
+    assert (ending.exit_code, ending.failed_step) == (21, "validate")
+    assert f"the step's image is of another version than its pipeline: {said}" in seen.err.getvalue()
+    assert "make images" in seen.err.getvalue()
+
+
 def test_the_code_of_a_step_whose_pod_is_gone_is_read_from_the_archived_log(
     server: Api, follow: Follow
 ) -> None:

@@ -9,7 +9,7 @@ from kfp import compiler, dsl
 
 from tests.authoring import steps
 from trainwright.authoring import pipeline_spec
-from trainwright.authoring.submission.progress import Held, gates, held
+from trainwright.authoring.submission.progress import Held, branches, held
 
 PIPELINE = Path(__file__).resolve().parents[3] / "compiled" / "pipelines" / "train_and_register.yaml"
 TO_JOIN = ("resolve", "locate", "ingest", "validate")
@@ -21,24 +21,15 @@ def run_of(*succeeded: str) -> SimpleNamespace:
     return SimpleNamespace(run_details=SimpleNamespace(task_details=details))
 
 
-def groups() -> dict[str, str]:
-    """The groups behind the gates, by the step that decides: those that let the run go on."""
-    return {gate.name: group for group, gate in gates(pipeline_spec.read(PIPELINE))}
+def groups(*, explain: bool) -> dict[str, str]:
+    """The groups behind the gates, by the step that decides: those that go on, or that say why it held."""
+    found = branches(pipeline_spec.read(PIPELINE))
+    return {branch.gate.name: branch.group for branch in found if branch.explains == explain}
 
 
-def test_each_gate_has_one_group_that_goes_on() -> None:
-    assert len(list(gates(pipeline_spec.read(PIPELINE)))) == 2
-    assert groups().keys() == {"validate", "evaluate"}
-
-
-def others(pipeline: pipeline_spec.Pipeline) -> list[str]:
-    """The groups that only say why the run was held."""
-    conditional = [
-        name
-        for parent, name in pipeline.owners.values()
-        if pipeline.tasks(parent)[name].get("triggerPolicy", {}).get("condition")
-    ]
-    return [name for name in conditional if name not in groups().values()]
+def test_each_gate_has_one_group_that_goes_on_and_one_that_explains() -> None:
+    assert len(list(branches(pipeline_spec.read(PIPELINE)))) == 4
+    assert groups(explain=False).keys() == groups(explain=True).keys() == {"validate", "evaluate"}
 
 
 @pytest.mark.parametrize(
@@ -53,10 +44,9 @@ def test_a_gate_held_where_the_group_that_goes_on_was_not_taken(
     reached: tuple[str, ...], expected: Held | None
 ) -> None:
     pipeline = pipeline_spec.read(PIPELINE)
-    named = {f"{gate} goes on": group for gate, group in groups().items()}
+    named = {f"{gate} goes on": group for gate, group in groups(explain=False).items()}
     said = [named.get(name, name) for name in reached]
-    assert len(others(pipeline)) == 2
-    why = [*others(pipeline), "hold"] if expected else []
+    why = [groups(explain=True)[expected.step], "hold"] if expected else []
     assert held(run_of(*said, *why), pipeline) == expected
 
 
@@ -91,12 +81,20 @@ def test_a_branch_that_says_why_and_notifies_is_no_gate_of_a_run_that_passed(tmp
         return steps.hold(gate="evaluate")
 
     pipeline = compiled(tmp_path / "p.yaml", "not passed", why, lambda: steps.say(text="notify"))
-    [(group, _)] = gates(pipeline)
-    assert held(run_of("evaluate", group), pipeline) is None
-    assert held(run_of("evaluate"), pipeline) == Held(step="evaluate", code=12)
+    goes_on, branch = branches(pipeline)
+    assert (goes_on.explains, branch.explains) == (False, True)
+    assert held(run_of("evaluate", goes_on.group), pipeline) is None
+    assert held(run_of("evaluate", branch.group), pipeline) == Held(step="evaluate", code=12)
 
 
 def test_a_function_called_hold_in_an_image_of_a_users_own_leaves_the_gate_in_place(tmp_path: Path) -> None:
     pipeline = compiled(tmp_path / "p.yaml", "passed", lambda: hold(gate="evaluate"))
-    assert len(list(gates(pipeline))) == 2
+    assert [branch.explains for branch in branches(pipeline)] == [False, False]
     assert held(run_of("evaluate", "hold"), pipeline) == Held(step="evaluate", code=12)
+
+
+def test_a_promotion_that_is_held_ends_with_12_although_nothing_depends_on_it() -> None:
+    pipeline = pipeline_spec.read(PIPELINE.with_stem("promote_model"))
+    [branch] = branches(pipeline)
+    assert held(run_of("promote", "summarize"), pipeline) is None
+    assert held(run_of("promote", branch.group), pipeline) == Held(step="promote", code=12)

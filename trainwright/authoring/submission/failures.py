@@ -90,6 +90,16 @@ _TEMPLATES = ("retry-system-container-impl", "system-container-impl")
 _PLATFORM = re.compile(r"^[EF]\d{4} \S+ +\d+ \S+\.go:\d+\] (failed to execute component|KFP driver): (.+)$")
 """The last words of Kubeflow's launcher or driver, as glog writes them."""
 
+_OTHER_VERSION = re.compile(
+    r"^(?:ModuleNotFoundError|ImportError|\S*python\S*): (?:No module named|cannot import name '\w+' from)"
+    r" '?trainwright\b.*$",
+    re.MULTILINE,
+)
+"""The end of a component that imports what the library in its image does not have.
+
+It imports before :func:`trainwright.errors.reported` runs, so that no error line of ours follows.
+"""
+
 
 def task_of(node: str) -> str:
     """Return the task that a node belongs to: ``train`` for ``W(0).root(0).train(0).executor(0)``."""
@@ -161,6 +171,8 @@ def reason(api: Connection, run: Any) -> dict[str, Any]:
         if found := last_record(log):
             return found
         last = [match for line in log.splitlines() if (match := _PLATFORM.match(line))][-1:]
+        if lines := _OTHER_VERSION.findall(log):
+            return as_record(_other_version(lines[-1]), PLATFORM)
         if last and not said:
             said = as_record(_translated(last[0][1], last[0][2].strip()), PLATFORM)
     return said
@@ -215,6 +227,15 @@ def _archived(data: bytes) -> str:
         return base64.b64decode(text[len(text) % 4 :], validate=True).decode(errors="replace")
     except ValueError:
         return ""
+
+
+def _other_version(said: str) -> TrainwrightError:
+    """Return the error for a step that cannot import this library."""
+    return DependencyError(
+        f"the step's image is of another version than its pipeline: {said}",
+        hint="Build the images of the version that compiled the pipeline (make images PUSH=HOST/TEAM), and "
+        "name them by digest, so that no node runs an older one (trainwright compile --lock-images).",
+    )
 
 
 def _translated(speaker: str, said: str) -> TrainwrightError:

@@ -250,7 +250,7 @@ class _Follower:
         why = ""
         if self._pipeline is None:
             why = "its pipeline cannot be read"
-        elif not any(progress.gates(self._pipeline)):
+        elif not any(progress.branches(self._pipeline)):
             return result
         elif not workflow.is_complete(run):
             why = "the API does not list how its steps ended"

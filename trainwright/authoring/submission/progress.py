@@ -197,31 +197,38 @@ class Held:
     code: int
 
 
-def gates(pipeline: Pipeline) -> Iterator[tuple[str, Step]]:
-    """Yield every condition that depends on a gate's decision: the group's task, and the gate."""
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A group of tasks that runs by a gate's decision; one that ``explains`` runs where the gate held."""
+
+    group: str
+    gate: Step
+    explains: bool
+
+
+def branches(pipeline: Pipeline) -> Iterator[Branch]:
+    """Yield every group whose condition depends on a gate's decision."""
     explaining = {step.name for step in pipeline.steps if step.explains}
     for group, (parent, name) in pipeline.owners.items():
         task = pipeline.tasks(parent)[name]
         inside = {one["componentRef"]["name"].removeprefix(PREFIX) for one in pipeline.tasks(group).values()}
-        if inside & explaining:  # the branch of a gate that held: it says why, and may notify somebody
-            continue
         inputs = task.get("inputs", {}).get("parameters", {})
         for channel in channels(task.get("triggerPolicy", {}).get("condition", "")):
             for origin in pipeline.origins(parent, inputs.get(channel, {})):
                 step = pipeline.step(origin.step) if origin.step else None
                 if step and (catalog.judged_by(step.verb) or origin.name == "decision"):
-                    yield name, step
+                    yield Branch(group=name, gate=step, explains=bool(inside & explaining))
 
 
 def held(run: Any, pipeline: Pipeline) -> Held | None:
     """Return the gate that stopped a run that has succeeded; None if none did.
 
-    A gate has, if it succeeded and the group that depends on its decision was skipped.
+    A gate has, if it succeeded and the group that it lets go on was skipped, or the one that explains ran.
     """
     states: Mapping[str, str] = {detail.display_name: detail.state or "" for detail in details(run)}
     done = {step.name for name, step in names(pipeline).items() if states.get(name) == "SUCCEEDED"}
-    for group, gate in gates(pipeline):
-        if gate.name in done and states.get(group) != "SUCCEEDED":
-            data = catalog.judged_by(gate.verb) == "data"
-            return Held(step=gate.name, code=DataRefused.code if data else ModelRefused.code)
+    for branch in branches(pipeline):
+        if branch.gate.name in done and (states.get(branch.group) == "SUCCEEDED") == branch.explains:
+            data = catalog.judged_by(branch.gate.verb) == "data"
+            return Held(step=branch.gate.name, code=DataRefused.code if data else ModelRefused.code)
     return None
