@@ -7,7 +7,7 @@ from kfp import dsl
 from trainwright.authoring import images
 
 
-@dsl.component(base_image=images.LAUNCHER, install_kfp_package=False)
+@dsl.component(base_image=images.FEAST, install_kfp_package=False)
 def configure(  # noqa: PLR0917 - one argument a section, and one a key that people change
     configuration: dsl.Output[dsl.Artifact],
     data: dict = {},  # noqa: B006 - the default of a component's input
@@ -25,6 +25,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     epochs: int = 0,
     min_auc: float = 0.0,
     claim: str = "",
+    tuning: dict = None,  # type: ignore[assignment]  # noqa: RUF013 - kfp knows no union
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Configured",
     [
@@ -45,9 +46,12 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         ("evaluation", dict),
         ("registry", dict),
         ("server", dict),
+        ("tuning", dict),
     ],
 ):
     """Check the whole configuration of a run before any other step starts, and report all errors together.
+
+    The Feast service that it names is looked up, too, before any data is read.
 
     The sections are those of the experiment file, as JSON objects; an empty one has the defaults of all its
     keys. The other inputs override one key of a section each; empty or 0 leaves the section's value.
@@ -69,6 +73,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         epochs: Overrides ``training.epochs``.
         min_auc: Overrides ``evaluation.min_auc``: the smallest accepted AUC.
         claim: Overrides ``resources.claim``.
+        tuning: Search of hyperparameters; only of a pipeline that has `tune`.
 
     Returns:
         source: Source of the rows. schema: Path or URI of the schema; empty for none. bootstrap_schema:
@@ -84,6 +89,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     from trainwright.artifacts.metadata import describe
     from trainwright.configure.configuration import Overrides
     from trainwright.configure.configuration import configure as check
+    from trainwright.configure.registry import check_service
     from trainwright.errors import reported
 
     with reported("configure"):
@@ -96,6 +102,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
             "training": training,
             "resources": resources,
             "evaluation": evaluation,
+            **({} if tuning is None else {"tuning": tuning}),
         }
         overrides = Overrides(
             source=source,
@@ -106,6 +113,6 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
             min_auc=min_auc,
             claim=claim,
         )
-        made = check(sections, overrides, Path(configuration.path))
+        made = check_service(check(sections, overrides, Path(configuration.path)))
         describe("configure", configuration)
     return made

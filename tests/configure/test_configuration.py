@@ -150,10 +150,10 @@ def test_errors_of_sections_and_of_overrides_are_reported_together(tmp_path: Pat
 
 
 CHANGED: dict[str, tuple[dict[str, dict[str, Any]], set[str]]] = {
-    "a limit of the gate": ({"evaluation": {"min_auc": 0.9}}, {"evaluation"}),
-    "a rule of the gate": (
-        {"evaluation": {"rules": [{"metric": "recall", "at_least": 0.1}]}},
-        {"evaluation"},
+    "a limit of the gate": ({"evaluation": {"max_slices": 40}}, {"evaluation"}),
+    "the first limit that not every kind of label has": (
+        {"evaluation": {"min_auc": 0.9}},
+        {"evaluation", "validation"},
     ),
     "who answers for the model": ({"registry": {"author": "bob"}}, {"registry"}),
     "the accepted baseline": ({"validation": {"baseline": "s3://b/baseline.json"}}, {"baseline"}),
@@ -208,3 +208,17 @@ def test_columns_of_all_sections_go_to_resolve_by_the_key_that_names_them(tmp_pa
         "evaluation.crosses": ["origin", "hour"],
         "evaluation.cluster": ["user"],
     }
+
+
+def test_kinds_of_label_that_have_all_metrics_are_passed_to_validate_where_the_values_decide(
+    tmp_path: Path,
+) -> None:
+    assert made(tmp_path, {"evaluation": {"min_auc": 0.7}}).validation["kinds"] == ["binary"]
+    assert "kinds" not in made(tmp_path / "other").validation
+    known = {"data": {"label_kind": "binary"}, "evaluation": {"min_auc": 0.7}}
+    assert "kinds" not in made(tmp_path / "third", known).validation
+
+
+@pytest.mark.parametrize("changed", [{"data": {"label": "score"}}, {"features": {"request": ["score_2"]}}])
+def test_column_with_the_name_of_a_score_is_rejected(tmp_path: Path, changed: dict[str, Any]) -> None:
+    assert "is the name of a column of the predictions" in refusal(tmp_path, changed)

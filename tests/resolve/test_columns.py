@@ -61,3 +61,23 @@ def test_row_number_is_a_column_where_no_key_is_named(tmp_path: Path) -> None:
     assert resolve(source, tmp_path / "out", section(key=None), columns=columns).version
     with pytest.raises(InputError, match=r"features\.exclude: no column 'row'"):
         resolve(source, tmp_path / "out", section(), columns=columns)
+
+
+def test_columns_with_the_names_of_scores_are_rejected_where_all_columns_are_features(tmp_path: Path) -> None:
+    pq.write_table(TABLE.append_column("score_1", TABLE["id"]), tmp_path / "in.parquet")
+    source, every = str(tmp_path / "in.parquet"), {"features": ["*"]}
+    with pytest.raises(InputError, match="names of columns of the predictions: score_1"):
+        resolve(source, tmp_path / "out", section(), columns=every)
+    assert resolve(
+        source, tmp_path / "out", section(), columns=every | {"features.exclude": ["score_1"]}
+    ).version
+    assert resolve(source, tmp_path / "out", section(), columns={"features.request": ["carrier"]}).version
+
+
+def test_columns_of_the_serving_log_are_checked_before_anything_is_read(tmp_path: Path) -> None:
+    for name in ("in", "log"):
+        pq.write_table(TABLE, tmp_path / f"{name}.parquet")
+    columns = {"validation.serving_log.columns": ["carier"]}
+    beside = {"serving": str(tmp_path / "log.parquet")}
+    with pytest.raises(InputError, match=r"serving_log\.columns: no column 'carier'; did you mean carrier"):
+        resolve(str(tmp_path / "in.parquet"), tmp_path / "out", section(), columns=columns, beside=beside)

@@ -1,8 +1,6 @@
 """The component as Kubeflow runs it: one process, one JSON of places, one returned decision."""
 
-import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,16 +28,6 @@ def artifact(name: str, kind: str, path: Path) -> dict[str, Any]:
     return {"artifacts": [{"name": name, "type": {"schemaTitle": kind}, "uri": str(path), "metadata": {}}]}
 
 
-def as_compiled(folder: Path) -> Path:
-    """Write the module that a compiled component carries: the function without its decorator."""
-    tree = ast.parse((ROOT / "components" / "validate" / "component.py").read_text())
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    function.decorator_list = []
-    path = folder / "ephemeral_component.py"
-    path.write_text(f"import kfp\nfrom kfp import dsl\nfrom typing import *\n\n{ast.unparse(function)}\n")
-    return path
-
-
 def execute(folder: Path, snapshot: Path, **values: Any) -> subprocess.CompletedProcess[str]:
     outputs = {name: artifact(name, kind, folder / "out" / name) for name, kind in OUTPUTS.items()}
     order = {
@@ -56,13 +44,9 @@ def execute(folder: Path, snapshot: Path, **values: Any) -> subprocess.Completed
             "artifacts": outputs,
         },
     }
-    command = [sys.executable, "-m", "kfp.dsl.executor_main", "--function_to_execute", "validate"]
-    command += ["--component_module_path", str(as_compiled(folder))]
-    environment = os.environ | {"_KFP_RUNTIME": "true"}
-    return subprocess.run(
-        [*command, "--executor_input", json.dumps(order)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "trainwright.executor", "--function_to_execute", "validate"]
+    command += ["--executor_input", json.dumps(order)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -191,6 +191,21 @@ def test_rules_that_could_never_fit_are_refused_with_all_their_faults(judge: Jud
     ]
 
 
+def test_rule_on_a_joined_feature_is_accepted(judge: Judge, rows: Table) -> None:
+    splits = {"train": rows(300, 1), "evaluate": rows(300, 2)}
+    rule = {"kind": "NEW_VALUES_HIGH", "column": "price", "severity": "BLOCK"}
+    with pytest.raises(InputError, match=r"severity\.0\.column: no column 'price' in the schema"):
+        judge(splits, severity=[rule])
+    assert judge(splits, severity=[rule], joined=["price"]).verdict.decision == "PASS"
+
+
+def test_label_of_a_kind_that_lacks_a_metric_of_the_run_is_rejected(judge: Judge, rows: Table) -> None:
+    splits = {"train": rows(300, 1), "evaluate": rows(300, 2)}
+    assert judge(splits, kinds=["binary", "multiclass"]).verdict.decision == "PASS"
+    with pytest.raises(InputError, match=r"of kind regression, .* its values make it binary"):
+        judge(splits, kinds=["regression"])
+
+
 def test_a_suppression_needs_a_reason_and_an_end() -> None:
     with pytest.raises(InputError) as error:
         Validation.check({"suppressions": [{"kind": "DATA_STALE"}]}, "test")
@@ -251,3 +266,19 @@ def test_all_faults_of_the_section_are_named_at_once_with_close_matches() -> Non
     assert lines[3] == "  drift.plan: also in ignore"
     assert "tenure_days" in lines[4]
     assert lines[5] == "  ignore: no column 'week_day' in the schema; did you mean weekday, tenure_days?"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"serving": "train"}, "serving is 'train', which the model learns from"),
+        ({"serving": "fit", "trained_on": "fit"}, "serving is 'fit', which the model learns from"),
+        ({"serving": "logged"}, ""),
+    ],
+)
+def test_a_split_that_would_be_compared_with_itself_is_a_fault(changes: dict[str, str], fault: str) -> None:
+    if fault:
+        with pytest.raises(InputError, match=fault):
+            limits(**changes)
+    else:
+        assert limits(**changes) == limits()

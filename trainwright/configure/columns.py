@@ -3,13 +3,15 @@
 import itertools
 
 from trainwright.experiment import Experiment, LanguageModel
+from trainwright.experiment.data import EVERY, FEATURES, SERVED
 
 
 def columns_of_rows(experiment: Experiment) -> dict[str, list[str]]:
     """Return the columns that the source has to have, by the keys that name them.
 
     A feature service may bring the columns of an evaluation; `join` checks them then. Rules on findings may
-    name a column that is missing.
+    name a column that is missing. Under `SERVED` are columns of the serving log. `EVERY` stands for all
+    columns that no other key of `features` leaves out.
     """
     data, validation, features = experiment.data, experiment.validation, experiment.features
     roles = {"key": data.key, "time": data.time, "label": data.label, "split_by": data.split_by}
@@ -25,6 +27,10 @@ def columns_of_rows(experiment: Experiment) -> dict[str, list[str]]:
     }
     if isinstance(experiment.network, LanguageModel):
         named["network.text" if experiment.network.text else "network.tokens"] = [experiment.network.column]
+    elif not (features.service or features.request):
+        named[FEATURES] = [EVERY]
+    if (log := validation.serving_log) and log.format == "auto":
+        named[SERVED] = list(log.columns.values())
     if not features.service:
         evaluation = experiment.evaluation
         named |= {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from trainwright.artifacts import TargetKind
 from trainwright.configure.columns import columns_of_rows
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
@@ -14,6 +15,9 @@ from trainwright.tracking import Stopwatch
 
 FILE = "experiment.json"
 """The effective configuration: all sections with their overrides and every default."""
+
+TUNING = "tuning"
+"""The section that only a pipeline with `tune` has."""
 
 SECTIONS = ("data", "validation", "features", "network", "training", "resources", "evaluation", "registry")
 SERVER = {"model", "tracking_uri", "retry_s"}
@@ -72,6 +76,7 @@ class Configuration(NamedTuple):
     evaluation: dict[str, Any]
     registry: dict[str, Any]
     server: dict[str, Any]
+    tuning: dict[str, Any]
 
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
@@ -82,6 +87,7 @@ class Configuration(NamedTuple):
             "data": experiment.data.model_copy(update={"source": ELSEWHERE}),
             "validation": experiment.validation.model_copy(
                 update={
+                    "kinds": _kinds(experiment),
                     "baseline": "",
                     "serving_log": log.model_copy(update={"source": ELSEWHERE}) if log else None,
                 }
@@ -98,8 +104,20 @@ class Configuration(NamedTuple):
             split=experiment.evaluation.split,
             columns=columns_of_rows(experiment),
             server=experiment.registry.model_dump(mode="json", include=SERVER),
+            tuning=experiment.tuning.to_parameter() if experiment.tuning else {},
             **{name: section.to_parameter() for name, section in parts.items()},
         )
+
+
+def _kinds(experiment: Experiment) -> tuple[TargetKind, ...]:
+    """Return the kinds of label that have all requested metrics; () for all, or where it is configured.
+
+    `validate` rejects another kind as soon as `ingest` has seen the label. The metrics are left out: a change
+    of one would run `validate`, and so the training, again.
+    """
+    kinds: tuple[TargetKind, ...] = ("binary", "multiclass", "regression")
+    fitting = tuple(kind for kind in kinds if not experiment.undefined_for(kind))
+    return () if experiment.target_kind or fitting == kinds else fitting
 
 
 def _for_join(experiment: Experiment) -> dict[str, tuple[str, ...]]:
@@ -139,7 +157,8 @@ def configure(sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, f
             hint="Each name is SECTION.KEY: set the key in that section (docs/experiment.md).",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    effective = experiment.model_dump(mode="json", include={*SECTIONS, "schema_file"})
+    named = {*SECTIONS, "schema_file", *(sections.keys() & {TUNING})}
+    effective = experiment.model_dump(mode="json", include=named)
     (folder / FILE).write_text(json.dumps(effective, indent=1, sort_keys=True) + "\n")
     headline = f"model {experiment.registry.model}, {experiment.network.kind}"
     watch.record(folder, "configure", headline, outputs={"configuration": digest_text(canonical(effective))})

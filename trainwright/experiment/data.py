@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -14,6 +15,17 @@ LabelKind = Literal["auto", "binary", "multiclass", "regression"]
 
 ROW = "row"
 """Column that `ingest` adds as the key where none is named: the position in the source, from 0."""
+
+FEATURES, EVERY, SERVED = "features", "*", "validation.serving_log.columns"
+"""Keys of the columns that `resolve` checks beside those of sections, and the name of all columns."""
+
+_SCORES, _LOSSES = re.compile(r"score(_\d+)?"), re.compile(r"loss|tokens_scored")
+
+
+def is_reserved(column: str, *, text: bool = False) -> bool:
+    """Tell whether a column has the name of one that the predictions add; ``text`` for a language model."""
+    return bool((_LOSSES if text else _SCORES).fullmatch(column))
+
 
 Format = Literal["auto", "parquet", "csv", "jsonl", "delta", "iceberg", "sql"]
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from trainwright.artifacts import TargetKind
 from trainwright.experiment.data import Runner
 from trainwright.experiment.section import Fraction, Name, Section
 from trainwright.verdicts import SCHEMA_INFERRED
@@ -128,6 +129,8 @@ class Validation(Section):
     ignore: tuple[Name, ...] = Field((), description="Columns not to compare, such as the time.")
     severity: tuple[SeverityRule, ...] = Field((), description="Changed severities; the last match applies.")
     suppressions: tuple[Suppression, ...] = Field((), description="Findings to ignore.")
+    kinds: tuple[TargetKind, ...] = Field((), description="Kinds of label with all metrics; a run adds them.")
+    joined: tuple[Name, ...] = Field((), description="Joined features that rules name; a run adds them.")
     quarantine: Quarantine | None = Field(None, description="Remove rows that violate the schema.")
     statistics_store: Name | None = Field(None, description="Folder or URI that caches statistics.")
     runner: Runner = Field(Runner(), description="Engine that computes the statistics.")

@@ -137,11 +137,14 @@ class Service:
         return digest_text(canonical({"name": self.name, "views": [view.definition for view in self.views]}))
 
 
-def open_service(repository: str, name: str, *, fetched: bool = False, retry_s: float = OUTAGE_S) -> Service:
+def open_service(
+    repository: str, name: str, *, fetched: bool = False, digests: bool = True, retry_s: float = OUTAGE_S
+) -> Service:
     """Open one feature service of an applied Feast repository.
 
     Nothing is written, and nothing outside the repository and its offline files is asked. ``fetched`` as in
-    :func:`open_store`; ``retry_s`` is how long the registry may be away.
+    :func:`open_store`; ``retry_s`` is how long the registry may be away. Without ``digests``, the rows of the
+    offline files are not read, and their digests are empty.
 
     Raises:
         InputError: There is no such folder, registry, service or offline file; or it needs something that
@@ -152,7 +155,7 @@ def open_service(repository: str, name: str, *, fetched: bool = False, retry_s: 
     store = _store(folder, fetched=fetched)
     known = read_registry(store.list_feature_services, folder, retry_s)
     require_known("feature service", name, known, folder)
-    views = tuple(_view(store, folder, use) for use in known[name].feature_view_projections)
+    views = tuple(_view(store, folder, use, digests=digests) for use in known[name].feature_view_projections)
     return Service(name=name, views=views, feast=store)
 
 
@@ -177,7 +180,7 @@ def _store(folder: Path, *, fetched: bool) -> Any:
     return open_store(folder, settings, fetched=fetched)
 
 
-def _view(store: Any, folder: Path, use: Any) -> View:
+def _view(store: Any, folder: Path, use: Any, *, digests: bool) -> View:
     """Return one view of a service as data, with the absolute location of its files."""
     feast = _joinable(store, folder, use)
     source, kind = feast.batch_source, _SOURCES[store.config.offline_store.type]
@@ -189,7 +192,8 @@ def _view(store: Any, folder: Path, use: Any) -> View:
         )
     uri = source.path if "://" in source.path else str(folder / source.path)
     try:
-        content = take_listing(uri).content_digest
+        content = take_listing(uri).content_digest if digests else ""
+        list_files(uri, TABLE_SUFFIXES)
     except InputError as error:
         what = f"the offline file of view {use.name!r} is not there: {error.what}"
         raise InputError(what, where=uri, hint=error.hint) from None

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from trainwright.artifacts import Column, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Features
+from trainwright.experiment.data import is_reserved
 from trainwright.featurestore import Service
 
 _ROLES = ("key", "time", "label")
 _TEXT = re.compile(r"(large_)?string|(large_)?list<.*: u?int(8|16|32|64)>")
 """Types that a language model reads: text, and lists of token ids."""
-
-_SCORES, _LOSSES = re.compile(r"score(_\d+)?"), re.compile(r"loss|tokens_scored")
-"""Columns that the predictions add to those of the training set."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,8 @@ def _problems(
     yield from _missing("features.limits.max_missing", limits.max_missing, [*joined, *chosen])
     there = [*snapshot.roles.values(), *chosen, *joined]
     yield from _missing("needed later, by evaluation.slices or features.needed", features.needed, there)
-    reserved = _LOSSES if snapshot.target.kind == "text" else _SCORES
     for name in dict.fromkeys(there):
-        if reserved.fullmatch(name):
+        if is_reserved(name, text=snapshot.target.kind == "text"):
             yield (
                 f"{name!r} is the name of a column of the predictions: rename it at its source, or leave it "
                 "out with features.exclude"

@@ -1,16 +1,13 @@
 """Counts of a training set's columns, batch by batch, in the form that two samples are compared in."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from trainwright import tables
-from trainwright.artifacts import Snapshot
 from trainwright.drift.baseline import CountedSample
 from trainwright.drift.comparison import Counts, Cuts
 from trainwright.drift.findings import Kind
@@ -30,13 +27,6 @@ def kind_of(column: pa.DataType) -> Kind:
         return "categories"
     known = (of.is_integer, of.is_floating, of.is_decimal, of.is_timestamp, of.is_date, of.is_null)
     return "numbers" if any(holds(column) for holds in known) else "nested"
-
-
-def read_columns(
-    folder: Path, snapshot: Snapshot, split: str, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Read columns of one split of a snapshot."""
-    yield from tables.iter_batches(folder, snapshot, [split], columns)
 
 
 def find_cuts(batches: Iterable[pa.RecordBatch], rows: int, numbers: Sequence[str]) -> dict[str, Cuts]:

@@ -14,7 +14,7 @@ from typing import Any
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data, Quality
-from trainwright.experiment.data import ROW
+from trainwright.experiment.data import FEATURES, ROW, SERVED, is_reserved
 from trainwright.placeholders import LEFT_OVER, filled
 from trainwright.sources import column_names, list_source, note_place
 from trainwright.storage import Access, exists, take_listing
@@ -254,11 +254,17 @@ def resolve(
     listing, since = _look(fill_in(source, day), section, day, access, present)
     version = listing.content_digest if source else ""
     if section is not None and source and columns:
-        require_named(columns, listing, section, access or Access(hosts=section.hosts))
+        _require_columns(columns, listing, section, access or Access(hosts=section.hosts))
     folder.mkdir(parents=True, exist_ok=True)
     listing.write(folder)
     others = {
-        name: _beside(fill_in(place, day), folder / name, access, optional=name in may_be_absent)
+        name: _beside(
+            fill_in(place, day),
+            folder / name,
+            access or Access(),
+            optional=name in may_be_absent,
+            columns=columns.get(SERVED, ()) if name == "serving" else (),
+        )
         for name, place in beside.items()
     }
     watch.record(
@@ -275,14 +281,26 @@ def resolve(
     return Resolved(listing=listing, version=version, source=name, newest_since=since, beside=others)
 
 
-def require_named(columns: Mapping[str, Sequence[str]], listing: Listing, data: Data, access: Access) -> None:
-    """Reject an experiment that names columns which the source does not have; all are reported together.
-
-    Raises:
-        InputError: A column is missing.
-    """
-    wanted = set(itertools.chain.from_iterable(columns.values()))
+def _require_columns(
+    columns: Mapping[str, Sequence[str]], listing: Listing, data: Data, access: Access
+) -> None:
+    """Reject columns that the source does not have, and reserved ones that the model would learn from."""
+    named = {key: names for key, names in columns.items() if key not in (FEATURES, SERVED)}
+    wanted = set(itertools.chain.from_iterable(named.values()))
     known = column_names(listing, data, access, wanted) + ([] if data.key else [ROW])
+    _require_known(named, known, listing.source)
+    left_out = {*named.get("features.exclude", ()), *named.get("features.known_after", ())}
+    taken = [name for name in known if is_reserved(name) and name not in left_out]
+    if taken and FEATURES in columns:
+        raise InputError(
+            f"columns of the source have names of columns of the predictions: {', '.join(taken)}",
+            where=listing.source,
+            hint="Rename them at their source, or leave them out with features.exclude.",
+        )
+
+
+def _require_known(columns: Mapping[str, Sequence[str]], known: Sequence[str], source: str) -> None:
+    """Reject names of columns that are not known; all are reported together."""
     problems = []
     for key, names in columns.items():
         for name in dict.fromkeys(names):
@@ -294,15 +312,20 @@ def require_named(columns: Mapping[str, Sequence[str]], listing: Listing, data: 
     if problems:
         raise InputError(
             "the source does not have these columns\n" + "\n".join(f"  {line}" for line in problems),
-            where=listing.source,
+            where=source,
             hint=f"Correct the names in the experiment file. The columns: {', '.join(known)}.",
         )
 
 
-def _beside(source: str, folder: Path, access: Access | None, *, optional: bool) -> Beside:
-    if not source or (optional and not exists(source, access or Access())):
+def _beside(
+    source: str, folder: Path, access: Access, *, optional: bool, columns: Sequence[str] = ()
+) -> Beside:
+    if not source or (optional and not exists(source, access)):
         return Beside(source=source)
-    listing = take_listing(source, access or Access())
+    listing = take_listing(source, access)
+    if columns:
+        data = Data.check({"source": source, "splits": {"serving": {"fraction": 1}}}, SERVED)
+        _require_known({SERVED: columns}, column_names(listing, data, access, columns), source)
     folder.mkdir(exist_ok=True)
     listing.write(folder)
     return Beside(source=listing.source, version=listing.content_digest)

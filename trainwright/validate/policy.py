@@ -86,7 +86,8 @@ def _policy_faults(validation: Validation, columns: Mapping[str, Any]) -> Iterat
         for place, entry in enumerate(own):
             if not any(fnmatchcase(kind, entry.kind) for kind in kinds):
                 yield f"{section}.{place}.kind: no kind of finding is called {entry.kind!r}"
-            if entry.column is not None and entry.column not in columns and entry.kind != "SCHEMA_NEW_COLUMN":
+            known = entry.column is None or entry.column in {*columns, *validation.joined}
+            if not known and entry.kind != "SCHEMA_NEW_COLUMN":
                 yield f"{section}.{place}.column: no column {entry.column!r} in the schema"
 
 

@@ -134,6 +134,7 @@ def validate_snapshot(
     """
     watch = Stopwatch()
     snapshot = Snapshot.open(folder, data_version)
+    _require_kind(validation, snapshot)
     inferred = "" if context.schema else _infer_schema(folder, validation, context)
     context = replace(context, schema=context.schema or inferred)
     schema = parse_schema(context.schema, where="parameter schema")
@@ -151,6 +152,18 @@ def validate_snapshot(
     _publish(outputs.verdict, judgement, watch, files, parent=folder)
     version = quarantined.snapshot.digest
     return ValidationResult(judgement.decision, version, judgement.headline, judgement.metrics())
+
+
+def _require_kind(validation: Validation, snapshot: Snapshot) -> None:
+    """Reject a label, whose kind `ingest` found, that lacks a metric of the run: before the training."""
+    kind = snapshot.target.kind
+    if validation.kinds and kind not in validation.kinds:
+        raise InputError(
+            f"expected a label of kind {' or '.join(validation.kinds)}, as evaluation and training need; its "
+            f"values make it {kind}",
+            where=f"label {snapshot.roles['label']!r}",
+            hint=f"Set data.label_kind: {kind}: the next run names each key to change before it reads data.",
+        )
 
 
 def _infer_schema(folder: Path, validation: Validation, context: ValidationContext) -> str:
