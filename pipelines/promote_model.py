@@ -2,6 +2,7 @@
 
 from kfp import dsl, kubernetes
 
+from components.hold.component import hold
 from components.promote.component import promote
 from components.summarize.component import summarize
 from trainwright.authoring.tasks import configure, grant_mlflow
@@ -36,3 +37,6 @@ def promote_model(
             moved, config_map_name=TRUST, mount_path=TRUST_FOLDER, optional=True
         )
         kubernetes.use_secret_as_volume(moved, secret_name=KEY, mount_path=KEY_FOLDER, optional=True)
+        with dsl.If(moved.outputs["Output"] != "PASS", "promotion-held"):
+            held = hold(verdict=moved.outputs["record"], gate="promote").set_display_name("held-by-promote")
+            configure(held, cpu="500m", memory="1G", cached=False, store=False)

@@ -1,5 +1,8 @@
 """The main job: from a source of rows to a registered model."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from kfp import dsl, kubernetes
 
 from components.configure.component import configure
@@ -14,6 +17,7 @@ from components.score.component import score
 from components.smoke_test.component import smoke_test
 from components.summarize.component import summarize
 from components.train.component import train
+from components.tune.component import tune
 from components.validate.component import validate
 from trainwright.authoring import images, tasks
 
@@ -31,6 +35,10 @@ MLFLOW = "trainwright-mlflow"
 """The Secret with credentials that may read MLflow, for the steps that look what is in production."""
 
 
+WEEK = 7 * 24
+"""Hours that a search may take in one attempt; the next one continues the study."""
+
+
 def _look(task: dsl.PipelineTask, *, store: bool) -> dsl.PipelineTask:
     """Set up a task that looks at what is outside: never cached, for that may have changed since."""
     return tasks.configure(task, cpu="500m", memory="1G", cached=False, store=store)
@@ -41,18 +49,25 @@ def _read_outside(task: dsl.PipelineTask) -> None:
     kubernetes.use_secret_as_volume(task, secret_name=DATABASE, mount_path=SECRETS, optional=True)
 
 
-def _trained(joined: dsl.PipelineTask, configured: dsl.PipelineTask, claim: str) -> dsl.PipelineTask:
-    """Train. The launcher only waits; the cores and GPUs belong to the job that it submits."""
-    task = train(
-        training_set=joined.outputs["training_set"],
-        data_version=joined.outputs["Output"],
-        image=images.TORCH,
-        **{name: configured.outputs[name] for name in ("network", "training", "resources")},
-    )
-    # Amounts set on this step would go to its job, which has its own: the namespace sizes the launcher.
-    tasks.configure(task, hours=24)
+def _submitting(task: dsl.PipelineTask, claim: str, *, hours: int) -> dsl.PipelineTask:
+    """Set up a step that submits jobs and waits; the cores and GPUs belong to the jobs."""
+    # Amounts set on this step would go to its jobs, which have their own: the namespace sizes the launcher.
+    tasks.configure(task, hours=hours)
     kubernetes.mount_pvc(task, pvc_name=claim, mount_path=SHARED)
     return kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+
+
+def _trained(
+    joined: dsl.PipelineTask, configured: dsl.PipelineTask, claim: str, *, tuned: bool
+) -> dsl.PipelineTask:
+    """Train, with the configured hyperparameters or with those that a search finds."""
+    data = {"training_set": joined.outputs["training_set"], "data_version": joined.outputs["Output"]}
+    sections = {name: configured.outputs[name] for name in ("network", "training", "resources")}
+    if tuned:
+        searched = tune(**data, **sections, image=images.TORCH, tuning=configured.outputs["tuning"])
+        _submitting(searched, claim, hours=WEEK)
+        sections |= {name: searched.outputs[name] for name in ("network", "training")}
+    return _submitting(train(**data, **sections, image=images.TORCH), claim, hours=24)
 
 
 def _held(judged: dsl.PipelineTask, gate: str) -> None:
@@ -91,6 +106,138 @@ def _registered(
     tasks.configure(registered, cpu="500m", memory="2G", cached=False)
     tasks.grant_mlflow(registered, KEY)
     kubernetes.use_secret_as_volume(registered, secret_name=KEY, mount_path=KEY_FOLDER, optional=True)
+
+
+def add_steps(name: str, given: Mapping[str, Any]) -> None:
+    """Add every step of a job, by the parameters of its pipeline.
+
+    Args:
+        name: Name of the pipeline.
+        given: Its parameters by name. With ``tuning``, a search of hyperparameters precedes the training.
+    """
+    finish = tasks.configure(summarize(), cpu="500m", memory="1G", cached=False)
+    with dsl.ExitHandler(finish, name=name):
+        configured = configure(
+            data=given["data"],
+            features=given["features"],
+            registry=given["registry"],
+            validation=given["validation"],
+            network=given["network"],
+            training=given["training"],
+            resources=given["resources"],
+            evaluation=given["evaluation"],
+            source=given["source"],
+            schema=given["schema"],
+            model_name=given["model_name"],
+            learning_rate=given["learning_rate"],
+            epochs=given["epochs"],
+            min_auc=given["min_auc"],
+            claim=given["claim"],
+            **{name: given[name] for name in ("tuning",) if name in given},
+        )
+        # Never cached: it looks up the Feast service, whose registry may have changed.
+        tasks.configure(configured, cpu="500m", memory="1G", cached=False, store=False)
+        section = configured.outputs
+
+        # Only strings of these two are passed on: on a cluster, a step that took an artifact of a task that
+        # is never cached would never be reused itself.
+        resolved = _look(
+            resolve(
+                source=section["source"],
+                data=section["data"],
+                columns=section["columns"],
+                date=given["date"],
+                scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
+                feature_source=section["feature_source"],
+                baseline=section["baseline"],
+                serving=section["serving"],
+                schema=section["schema"],
+                bootstrap_schema=section["bootstrap_schema"],
+            ),
+            store=True,
+        )
+        _read_outside(resolved)
+        production_now = _look(get_production_model(registry=section["server"]), store=False)
+        tasks.grant_mlflow(production_now, MLFLOW)
+
+        ingested = ingest(
+            source=resolved.outputs["source"],
+            source_version=resolved.outputs["version"],
+            data=section["data"],
+        )
+        tasks.configure(ingested, cpu=given["ingest_cpu"], memory=given["ingest_memory"])
+        _read_outside(ingested)
+        snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
+
+        # The date is left out: it would judge unchanged data again every day.
+        validated = validate(
+            snapshot=snapshot,
+            data_version=data_version,
+            schema=resolved.outputs["schema"],
+            schema_version=resolved.outputs["schema_version"],
+            validation=section["validation"],
+            baseline=resolved.outputs["baseline"],
+            baseline_version=resolved.outputs["baseline_version"],
+            newest_since=resolved.outputs["newest_since"],
+        )
+        tasks.configure(validated, cpu=given["validate_cpu"], memory=given["validate_memory"])
+
+        with dsl.If(validated.outputs["proceed"] == "yes", "data-not-refused"):
+            joined = join(
+                entities=snapshot,
+                data_version=data_version,
+                features=section["features"],
+                features_version=resolved.outputs["features_version"],
+                quarantine=validated.outputs["quarantine"],
+                quarantine_version=validated.outputs["quarantine_version"],
+                data_verdict=validated.outputs["verdict"],
+                validation=section["validation"],
+                references=resolved.outputs["references"],
+            )
+            tasks.configure(joined, cpu=given["join_cpu"], memory=given["join_memory"])
+
+            trained = _trained(joined, configured, given["claim"], tuned="tuning" in given)
+
+            # Beside the training, not after it.
+            scored = score(
+                training_set=joined.outputs["training_set"],
+                data_version=joined.outputs["Output"],
+                split=section["split"],
+                registry=section["server"],
+                model_version=production_now.outputs["model_version"],
+                source=production_now.outputs["source"],
+            )
+            tasks.configure(scored, cpu=given["score_cpu"], memory=given["score_memory"], hours=4)
+            tasks.grant_mlflow(scored, MLFLOW)
+
+            evaluated = evaluate(
+                predictions=trained.outputs["predictions"],
+                predictions_version=trained.outputs["predictions_version"],
+                evaluation=section["evaluation"],
+                baseline=scored.outputs["predictions"],
+                baseline_version=scored.outputs["Output"],
+                baseline_registered=production_now.outputs["registered"],
+            )
+            tasks.configure(
+                evaluated, cpu=given["evaluate_cpu"], memory=given["evaluate_memory"], store=False
+            )
+
+            with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
+                _registered(
+                    trained,
+                    joined,
+                    evaluated,
+                    registry=section["registry"],
+                    commit=given["commit"],
+                    cpu=given["smoke_test_cpu"],
+                    memory=given["smoke_test_memory"],
+                )
+
+            with dsl.If(evaluated.outputs["Output"] != "PASS", "model-held"):
+                _held(evaluated, "evaluate")
+
+        with dsl.If(validated.outputs["proceed"] != "yes", "data-refused"):
+            _held(validated, "validate")
 
 
 @dsl.pipeline(name="train-and-register", display_name="Train and register")
@@ -164,122 +311,4 @@ def train_and_register(
         smoke_test_cpu: Cores of ``smoke_test``.
         smoke_test_memory: Memory of ``smoke_test``.
     """
-    finish = tasks.configure(summarize(), cpu="500m", memory="1G", cached=False)
-    with dsl.ExitHandler(finish, name="train-and-register"):
-        configured = configure(
-            data=data,
-            features=features,
-            registry=registry,
-            validation=validation,
-            network=network,
-            training=training,
-            resources=resources,
-            evaluation=evaluation,
-            source=source,
-            schema=schema,
-            model_name=model_name,
-            learning_rate=learning_rate,
-            epochs=epochs,
-            min_auc=min_auc,
-            claim=claim,
-        )
-        tasks.configure(configured, cpu="500m", memory="1G", store=False)
-        section = configured.outputs
-
-        # Only strings of these two are passed on: on a cluster, a step that took an artifact of a task that
-        # is never cached would never be reused itself.
-        resolved = _look(
-            resolve(
-                source=section["source"],
-                data=section["data"],
-                columns=section["columns"],
-                date=date,
-                scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
-                feature_source=section["feature_source"],
-                baseline=section["baseline"],
-                serving=section["serving"],
-                schema=section["schema"],
-                bootstrap_schema=section["bootstrap_schema"],
-            ),
-            store=True,
-        )
-        _read_outside(resolved)
-        production_now = _look(get_production_model(registry=section["server"]), store=False)
-        tasks.grant_mlflow(production_now, MLFLOW)
-
-        ingested = ingest(
-            source=resolved.outputs["source"],
-            source_version=resolved.outputs["version"],
-            data=section["data"],
-        )
-        tasks.configure(ingested, cpu=ingest_cpu, memory=ingest_memory)
-        _read_outside(ingested)
-        snapshot, data_version = ingested.outputs["snapshot"], ingested.outputs["Output"]
-
-        # The date is left out: it would judge unchanged data again every day.
-        validated = validate(
-            snapshot=snapshot,
-            data_version=data_version,
-            schema=resolved.outputs["schema"],
-            schema_version=resolved.outputs["schema_version"],
-            validation=section["validation"],
-            baseline=resolved.outputs["baseline"],
-            baseline_version=resolved.outputs["baseline_version"],
-            newest_since=resolved.outputs["newest_since"],
-        )
-        tasks.configure(validated, cpu=validate_cpu, memory=validate_memory)
-
-        with dsl.If(validated.outputs["proceed"] == "yes", "data-not-refused"):
-            joined = join(
-                entities=snapshot,
-                data_version=data_version,
-                features=section["features"],
-                features_version=resolved.outputs["features_version"],
-                quarantine=validated.outputs["quarantine"],
-                quarantine_version=validated.outputs["quarantine_version"],
-                data_verdict=validated.outputs["verdict"],
-                validation=section["validation"],
-                references=resolved.outputs["references"],
-            )
-            tasks.configure(joined, cpu=join_cpu, memory=join_memory)
-
-            trained = _trained(joined, configured, claim)
-
-            # Beside the training, not after it.
-            scored = score(
-                training_set=joined.outputs["training_set"],
-                data_version=joined.outputs["Output"],
-                split=section["split"],
-                registry=section["server"],
-                model_version=production_now.outputs["model_version"],
-                source=production_now.outputs["source"],
-            )
-            tasks.configure(scored, cpu=score_cpu, memory=score_memory, hours=4)
-            tasks.grant_mlflow(scored, MLFLOW)
-
-            evaluated = evaluate(
-                predictions=trained.outputs["predictions"],
-                predictions_version=trained.outputs["predictions_version"],
-                evaluation=section["evaluation"],
-                baseline=scored.outputs["predictions"],
-                baseline_version=scored.outputs["Output"],
-                baseline_registered=production_now.outputs["registered"],
-            )
-            tasks.configure(evaluated, cpu=evaluate_cpu, memory=evaluate_memory)
-
-            with dsl.If(evaluated.outputs["Output"] == "PASS", "model-passed"):
-                _registered(
-                    trained,
-                    joined,
-                    evaluated,
-                    registry=section["registry"],
-                    commit=commit,
-                    cpu=smoke_test_cpu,
-                    memory=smoke_test_memory,
-                )
-
-            with dsl.If(evaluated.outputs["Output"] != "PASS", "model-held"):
-                _held(evaluated, "evaluate")
-
-        with dsl.If(validated.outputs["proceed"] != "yes", "data-refused"):
-            _held(validated, "validate")
+    add_steps("train-and-register", locals())

@@ -1,5 +1,6 @@
 """The locks: each belongs to its requirements, names no address, and leaves out what no step imports."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -85,6 +86,21 @@ def test_every_image_has_a_lock_and_every_toolchain_an_image() -> None:
     used = {value.split("/")[1].split(":")[0] for value in named}
     assert used == set(TOOLCHAINS)
     assert all(ToolchainEnvironment(toolchain).locks.files[0].exists() for toolchain in TOOLCHAINS)
+
+
+def test_every_package_that_the_registry_imports_is_a_requirement_of_its_image() -> None:
+    imported = set()
+    for path in (ROOT / "trainwright" / "registry").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
+    called = {"mlflow": "mlflow-skinny", "google": "google-auth", "yaml": "pyyaml"}
+    packages = {called.get(name, name) for name in imported - sys.stdlib_module_names - {"trainwright"}}
+    listed = (ROOT / "images" / "mlflow" / "requirements.in").read_text()
+    assert {"cryptography", "google-auth"} <= packages
+    assert packages <= set(re.findall(r"^[\w-]+", listed, re.MULTILINE))
 
 
 def test_what_is_left_out_on_purpose_is_in_no_lock() -> None:

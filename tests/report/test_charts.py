@@ -1,6 +1,7 @@
 """What a chart shows lies where its numbers say; its labels are escaped; wrong shapes are our bug."""
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -204,3 +205,29 @@ def test_notes_that_fit_beside_their_rows_are_not_cut() -> None:
     rows = [charts.Interval("EWR", 0.6, 0.5, 0.7, note) for note in ("157 small", "400", "1,203")]
     svg = charts.intervals(rows, axis="recall")
     assert "…" not in svg
+
+
+def test_traces_end_in_their_mark_and_stay_inside_the_axes() -> None:
+    items = [
+        charts.Trace("up", [(0, 0.0), (1, 99.0)], "cross"),
+        charts.Trace("gap", [(0, 0.2), None, (1, 0.4)], "ring"),
+        charts.Trace("alone", [(1, 0.5)], "diamond"),
+    ]
+    names = {"cross": "a", "ring": "b", "diamond": "c"}
+    svg = charts.traces(items, x_label="x", y_label="y", names=names, up=(0.0, 1.0))
+    paths = [node.get("d", "") for node in marks(svg, "trace")]
+    assert len(paths) == 2
+    assert paths[1].count("M") == 2
+    heights = [float(number) for path in paths for number in re.findall(r" ([\d.]+)", path)]
+    assert min(heights) >= 34
+    assert max(heights) <= 226
+    assert len(marks(svg, "cross")) == 2, "one in the chart, one in the legend"
+
+
+def test_parallel_coordinates_draw_an_axis_a_level_with_its_ticks() -> None:
+    axes = [charts.LevelAxis("rate", [(0.0, "low"), (1.0, "high")]), charts.LevelAxis("<b>", [(0.5, "one")])]
+    items = [charts.Trace("first", [(0.0, 0.0), (0.5, 1.0)])]
+    svg = charts.parallel_coordinates(axes, items, title="all", names={"dot": "trial"})
+    assert {"low", "high", "one"} <= {node.text for node in marks(svg, "muted")}
+    assert len(marks(svg, "axis")) == 2
+    assert "<b>" not in svg

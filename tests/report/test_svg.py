@@ -5,7 +5,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trainwright.report.svg import AxisScale, drawing, element, extent, label, number, percent, round_values
+from trainwright.report.svg import (
+    AxisScale,
+    drawing,
+    duration,
+    element,
+    extent,
+    label,
+    number,
+    percent,
+    round_values,
+)
 
 HOSTILE = """<script>alert(1)</script>&"'"""
 
@@ -101,3 +111,10 @@ def test_small_shares_keep_a_decimal(share: float, written: str) -> None:
 def test_zero_has_no_sign_on_an_axis_that_begins_below_it() -> None:
     assert [number(value) for value in round_values(-0.3, 0.3)] == ["-0.2", "0", "0.2"]
     assert number(-0.0) == "0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.06, "4.1 s"), (59.97, "1 m 00 s"), (72, "1 m 12 s"), (7500, "2 h 05 m")]
+)
+def test_durations_are_written_as_on_the_screen(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

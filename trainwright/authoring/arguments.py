@@ -187,6 +187,8 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "registry": _absolute_paths(experiment.registry, _REGISTRY_PATHS, folder),
         "promotion": experiment.promotion,
     }
+    if experiment.tuning:
+        sections["tuning"] = _absolute_paths(experiment.tuning, ("storage",), folder)
     return {
         **{name: section.to_parameter(as_written=True) for name, section in sections.items()},
         "schema": _schema(experiment, config),

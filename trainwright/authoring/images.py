@@ -32,5 +32,8 @@ TORCH = name("torch")
 LAUNCHER = name("launcher")
 """The small image that submits a training job and waits for it."""
 
+TUNE = name("tune")
+"""Optuna, beside what the launcher needs."""
+
 MLFLOW = name("mlflow")
 """MLflow's client and its embedded SQLite store."""

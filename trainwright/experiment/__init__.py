@@ -23,6 +23,7 @@ from trainwright.experiment.registry import Canary, Override, Promotion, Promoti
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.section import Section
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
+from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import (
     Quarantine,
     ServingLog,
@@ -68,6 +69,7 @@ __all__ = [
     "Tracking",
     "Training",
     "Trees",
+    "Tuning",
     "Validation",
     "Window",
     "read_network",

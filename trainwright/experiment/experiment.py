@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainwright.experiment.data import Data
+from trainwright.experiment.data import Data, is_reserved
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, Materialize
 from trainwright.experiment.network import LanguageModel, Mlp, Network
@@ -12,6 +12,7 @@ from trainwright.experiment.registry import Promotion, Registry
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.section import Name, Section
 from trainwright.experiment.training import Training
+from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import Validation
 
 
@@ -25,6 +26,7 @@ class Experiment(Section):
     features: Features = Field(Features(), description="Columns to use, and features to join.")
     network: Network = Field(Mlp(), description="Architecture; `mlp` by default.")
     training: Training = Field(Training(), description="Optimizer, checkpoints, guards.")
+    tuning: Tuning | None = Field(None, description="Search by `tune_and_register`.")
     resources: Resources = Field(Resources(), description="Compute of the training job.")
     steps: Steps = Field(Steps(), description="Compute of the other steps.")
     evaluation: Evaluation = Field(Evaluation(), description="Requirements on the model.")
@@ -56,19 +58,41 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _settings_suit_the_target(self) -> Self:
-        """Reject what `train` and `evaluate` would reject later, if the kind of label is configured."""
-        kind = {2: "binary"}.get(len(self.data.classes), "multiclass") if self.data.classes else ""
-        kind = kind if self.data.label_kind == "auto" else self.data.label_kind
-        kind = "language_model" if self.network.kind == "lm" else kind
-        if not kind:
-            return self
+    def _names_are_free(self) -> Self:
+        """Reject columns that have the names of the model's outputs."""
+        roles = {f"data.{role}": getattr(self.data, role) for role in ("key", "time", "label")}
+        learned = dict.fromkeys(self.features.request, "features.request")
+        text = isinstance(self.network, LanguageModel)
+        if isinstance(self.network, LanguageModel):
+            learned[self.network.column] = "network.text" if self.network.text else "network.tokens"
+        named = {name: key for key, name in roles.items() if name} | learned
+        if taken := [f"{key}: {name}" for name, key in named.items() if is_reserved(name, text=text)]:
+            raise ValueError(
+                f"{'; '.join(taken)}: that is the name of a column of the predictions; rename it at its source"
+            )
+        return self
+
+    @property
+    def target_kind(self) -> str:
+        """The kind of the target; empty where the values of the label decide it."""
+        if isinstance(self.network, LanguageModel):
+            return "language_model"
+        if self.data.label_kind != "auto":
+            return self.data.label_kind
+        return {0: "", 2: "binary"}.get(len(self.data.classes), "multiclass")
+
+    def undefined_for(self, kind: str) -> str:
+        """Return what `train` and `evaluate` would reject for a kind of target; empty if nothing."""
         wrong = {
             "training.objective": self.training.objective.undefined_for(kind),
             "evaluation": self.evaluation.undefined_for(kind, self.data.classes),
         }
-        if any(wrong.values()):
-            raise ValueError("; ".join(f"{key}: {'; '.join(found)}" for key, found in wrong.items() if found))
+        return "; ".join(f"{key}: {'; '.join(found)}" for key, found in wrong.items() if found)
+
+    @model_validator(mode="after")
+    def _settings_suit_the_target(self) -> Self:
+        if self.target_kind and (wrong := self.undefined_for(self.target_kind)):
+            raise ValueError(wrong)
         return self
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -15,9 +16,16 @@ from rich.text import Text
 from trainwright.artifacts import Progress
 from trainwright.authoring.terminal import duration, message, short_path
 from trainwright.errors import DataRefused, InputError
-from trainwright.local.run_folder import Task
+from trainwright.local.processes import tail
+from trainwright.local.run_folder import LOG, Task
 from trainwright.local.runner import Listener, Outcome, Plan
 from trainwright.redaction import printable
+
+_TRIAL = re.compile(r"trial (\d+) +\w+ ")
+"""A line of ``trainwright.tune.terminal``."""
+
+_TRIALS, _LOG_BYTES = 10, 65_536
+"""Trials that the screen shows, and how much of the end of a log it reads for them."""
 
 
 def fact(task: Task) -> str:
@@ -155,9 +163,22 @@ class Screen(Listener):
         now, lines = time.monotonic(), []
         for name, (columns, start) in list(self._running.items()):
             when = duration(now - start)
-            text = f"{columns[: -len(when)]}{when}   {_progress(self._folder / name)}"
-            lines.append(Text(printable(text), no_wrap=True, overflow="ellipsis"))
-        return Group(*lines)
+            trials = _trials(self._folder / name / LOG)
+            progress = "" if trials else _progress(self._folder / name)
+            text = f"{columns[: -len(when)]}{when}   {progress}"
+            lines += [text.rstrip(), *(f"    {line}" for line in trials)]
+        return Group(*(Text(printable(line), no_wrap=True, overflow="ellipsis") for line in lines))
+
+
+def _trials(log: Path) -> list[str]:
+    """Return the newest line of each trial that `tune` wrote into its log, the last ones of many."""
+    lines: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in tail(log, _LOG_BYTES).splitlines():
+            if found := _TRIAL.match(line):
+                lines.pop(found[1], None)
+                lines[found[1]] = line
+    return list(lines.values())[-_TRIALS:]
 
 
 def _progress(folder: Path) -> str:

@@ -59,6 +59,33 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """An item of a chart: its points, joined by a line, with a mark at the last one.
+
+    Attributes:
+        name: Text that shows when it is pointed at.
+        points: Places on both axes; nothing is drawn to or from None.
+        mark: One of :data:`MARKS`.
+    """
+
+    name: str
+    points: Sequence[Point | None]
+    mark: str = "dot"
+
+
+MARKS = {"dot": "current", "ring": "faint", "cross": "flagged", "diamond": "previous", "none": "current"}
+"""Color of each mark; its line has the same. ``none`` marks nothing: a line alone."""
+
+
+@dataclass(frozen=True)
+class LevelAxis:
+    """One of several axes below each other: its name, and its ticks as places from 0 to 1 with their text."""
+
+    name: str
+    ticks: Sequence[tuple[float, str]]
+
+
+@dataclass(frozen=True)
 class LimitRow:
     """A number and the largest that is accepted."""
 
@@ -144,7 +171,7 @@ def _axis(x: AxisScale, y: float, values: Sequence[float], write: Callable[[floa
         half = extent(text) / 2
         place = min(max(x(value), half), WIDTH - half)
         if place - half >= free:
-            yield label(place, y + FONT + 5, text, text_anchor="middle", class_="muted")
+            yield label(place, y + FONT + 5, text, text_anchor="middle", class_="muted halo")
             free = place + half + 6
 
 
@@ -387,3 +414,104 @@ def limits(rows: Sequence[LimitRow], *, axis: str) -> Markup:
         ]
     marks.append(label((left + WIDTH - right) / 2, bottom + 18, axis, text_anchor="middle", class_="muted"))
     return drawing(bottom + 26, axis, f"{len(rows)} numbers against their limits.", marks)
+
+
+def traces(
+    items: Sequence[Trace],
+    *,
+    x_label: str,
+    y_label: str,
+    names: Mapping[str, str],
+    up: Point,
+    ticks: Sequence[tuple[float, str]] = (),
+) -> Markup:
+    """Draw many items over one pair of axes, the last in front.
+
+    Args:
+        items: The items; a point above or below the vertical axis is drawn at its end.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        names: Meaning of each mark.
+        up: Ends of the vertical axis.
+        ticks: Places and texts on the horizontal axis; empty for round values.
+    """
+    xs = [point[0] for item in items for point in item.points if point] + [place for place, _ in ticks]
+    if not xs:
+        raise InternalError("a chart of traces without points")
+    bottom = 226.0
+    y = AxisScale(*up, bottom, _TOP + 18)
+    x = AxisScale(*_with_air(xs, 0.02), _room_for(y, number), WIDTH - _EDGE)
+    texts = dict(ticks) or {value: number(value) for value in x.ticks(5)}
+    marks = [label(x.start, _TOP + 4, y_label, class_="muted", width=WIDTH - x.start - 12)]
+    marks += _mark_legend(names)
+    marks += [*_grid(x, y, number), _base(x, bottom), *_axis(x, bottom, list(texts), texts.__getitem__)]
+    for item in items:
+        marks += _trace(item, lambda point: (x(point[0]), y(point[1])))
+    marks.append(label((x.start + x.stop) / 2, bottom + 34, x_label, text_anchor="middle", class_="muted"))
+    description = f"{y_label} against {x_label}: {', '.join(names.values())}."
+    return drawing(bottom + 42, f"{y_label} by {x_label}", description, marks)
+
+
+def parallel_coordinates(
+    axes: Sequence[LevelAxis], items: Sequence[Trace], *, title: str, names: Mapping[str, str]
+) -> Markup:
+    """Draw each item as a line from axis to axis. The axes lie below each other, so that any number fits.
+
+    Args:
+        axes: The axes, from top to bottom.
+        items: The items, the last in front. Their points are places from 0 to 1 on an axis, and its number.
+        title: Title of the chart.
+        names: Meaning of each mark.
+    """
+    top, height = 48.0, 58.0
+    x = AxisScale(0, 1, 24, WIDTH - 24)
+    bottom = top + height * (len(axes) - 1)
+    marks = _mark_legend(names)
+    for item in items:
+        marks += _trace(item, lambda point: (x(point[0]), top + height * point[1]))
+    for level, axis in enumerate(axes):
+        place = top + height * level
+        texts = dict(axis.ticks)
+        marks += [_base(x, place), label(4, place - 7, axis.name, class_="bold halo", width=WIDTH - 8)]
+        marks += _axis(x, place - 3, list(texts), texts.__getitem__)
+    return drawing(bottom + 26, title, f"{len(items)} lines over {len(axes)} axes.", marks)
+
+
+def _trace(item: Trace, place: Callable[[Point], Point]) -> Iterator[Markup]:
+    """Draw the line of an item, interrupted where it has no point, and its mark."""
+    commands, pen = [], "M"
+    for point in item.points:
+        if point is None:
+            pen = "M"
+            continue
+        x, y = place(point)
+        commands.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+    kind, tip = MARKS[item.mark], element("title", item.name)
+    if len(commands) > 1:
+        yield element("path", tip, d="".join(commands), class_=f"trace {kind}-line")
+    if commands and item.mark != "none":
+        yield _mark(item.mark, x, y, tip)
+
+
+def _mark(mark: str, x: float, y: float, tip: Markup) -> Markup:
+    if mark == "cross":
+        path = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"
+        return element("path", tip, d=path, class_=f"cross {MARKS[mark]}-line")
+    if mark == "diamond":
+        corners = f"{x - 7:.1f},{y:.1f} {x:.1f},{y - 7:.1f} {x + 7:.1f},{y:.1f} {x:.1f},{y + 7:.1f}"
+        return element("polygon", tip, points=corners, class_="line-1")
+    kind = f"hollow {MARKS[mark]}" if mark == "ring" else MARKS[mark]
+    return element("circle", tip, cx=x, cy=y, r=3.5, class_=kind)
+
+
+def _mark_legend(names: Mapping[str, str]) -> list[Markup]:
+    """Name the marks above a chart, in one line."""
+    marks: list[Markup] = []
+    x = 8.0
+    for mark, text in names.items():
+        tip = element("title", text)
+        line = element("path", d=f"M{x - 6:.1f} 10h12", class_=f"trace {MARKS[mark]}-line")
+        marks += [line if mark == "none" else _mark(mark, x, 10, tip), label(x + 11, 14, text)]
+        x += 11 + extent(text) + 16
+    return marks

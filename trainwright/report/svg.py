@@ -146,3 +146,12 @@ def percent(share: float) -> str:
     """Write a share of one as a percentage, with a decimal where it is small and has one."""
     small = 0 < share < 0.0995  # noqa: PLR2004
     return f"{share:.1%}".replace(".0%", "%") if small else f"{share:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as the console does: ``4.1 s``, ``1 m 12 s``, ``2 h 05 m``."""
+    if seconds < 59.95:  # noqa: PLR2004 - what is shown as 60.0 s is a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m" if hours else f"{minutes} m {rest:02d} s"

@@ -11,14 +11,14 @@ from trainwright.launch.agent.rank_errors import reported_rank
 from trainwright.launch.job import Completion
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.history import HISTORY_FILE
-from trainwright.train.config import TrainConfig
+from trainwright.train.config import TrainConfig, TrialMetrics
 from trainwright.train.fit import TrainingRun
 from trainwright.train.loop import FitResult
 from trainwright.train.parallel import make_deterministic
 from trainwright.train.process_group import process_group
 from trainwright.train.recorder import TrainingRecorder
 from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
-from trainwright.train.trainers import WriteModel, train
+from trainwright.train.trainers import WriteModel, train, train_trial
 
 
 def main(path: Path, stop: StopSignal) -> None:
@@ -32,9 +32,16 @@ def main(path: Path, stop: StopSignal) -> None:
         TrainingRecorder(config, ranks, folder) as recorder,
     ):
         run = TrainingRun(config, snapshot, folder, ranks, recorder, stop)
-        result, write = train(run)
+        if config.trial:
+            _, measure = train_trial(run)
+        else:
+            result, write = train(run)
         stop.finish()
-    if ranks.leads:
+    if ranks.leads and config.trial:
+        metrics = TrialMetrics(metrics=measure())
+        metrics.write(folder)
+        Completion(attempt=config.attempt, outputs={"metrics": metrics.digest}).write(folder)
+    elif ranks.leads:
         _write_outputs(run, result, write, watch)
 
 

@@ -25,6 +25,14 @@ _NOT_IN_MODEL: dict[str, bool | set[str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialMetrics(Document):
+    """The output of a trial, in its attempt's folder: metrics by name, such as ``held_out_loss``."""
+
+    FILE: ClassVar[str] = "metrics.json"
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig(Document):
     """The configuration of a training job. The sections are kept as JSON, and parsed on first use.
 
@@ -37,6 +45,8 @@ class TrainConfig(Document):
         launched_by: The launcher and its environment, for the record.
         destination: Tracking server and run for live curves; empty if none.
         failed_report: Prefix in a store for the page of a failed training; empty if none.
+        encoded: Folder of encoded samples that several trainings share; empty: in the job directory.
+        trial: Measure the held-out rows instead of writing a model and predictions.
     """
 
     FILE: ClassVar[str] = "spec.json"
@@ -51,6 +61,8 @@ class TrainConfig(Document):
     launched_by: dict[str, str] = field(default_factory=dict)
     destination: dict[str, str] = field(default_factory=dict)
     failed_report: str = ""
+    encoded: str = ""
+    trial: bool = False
 
     @cached_property
     def model(self) -> Network:
@@ -68,6 +80,11 @@ class TrainConfig(Document):
         return Path(self.home)
 
     @property
+    def encoded_folder(self) -> Path:
+        """Folder of encoded samples and fitted transforms."""
+        return Path(self.encoded or self.job_directory / "encoded")
+
+    @property
     def decisive(self) -> dict[str, Any]:
         """Settings that decide the result: a training resumes the state of another with the same ones."""
         decisive = {key: value for key, value in self.training.items() if key not in _NOT_DECISIVE}
@@ -81,7 +98,8 @@ class TrainConfig(Document):
     def job_settings(self) -> dict[str, Any]:
         """Everything the processes depend on: an adopted job must have the same."""
         names = ("data_version", "network", "training", "processes", "gpus")
-        return {name: getattr(self, name) for name in names}
+        trial = {"trial": True} if self.trial else {}
+        return {name: getattr(self, name) for name in names} | trial
 
     def for_model(self, processes: int) -> dict[str, Any]:
         """Return the configuration as the model's manifest has it."""

@@ -14,12 +14,12 @@ from torch import distributed, nn
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
-from trainwright.experiment import ResolvedTraining
+from trainwright.experiment import Imported, ResolvedTraining
 from trainwright.experiment.training import Checkpointing
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.launch.agent.rank_errors import rounds
 from trainwright.train.architectures import Architecture, Inputs
-from trainwright.train.architectures.imported import build, code_digest
+from trainwright.train.architectures.imported import build, code_digest, require_exportable
 from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.config import TrainConfig, degrees_of
 from trainwright.train.feeding.loader import Loader, SampleSource
@@ -81,7 +81,10 @@ def fit_network(
     barrier(ranks)
     training = _with_fitting_micro_batch(run.training, folder, ranks)
     torch.manual_seed(training.seed)
-    stepper = Stepper(build(architecture, inputs, ranks.device), architecture, training, ranks)
+    module = build(architecture, inputs, ranks.device)
+    if ranks.leads and isinstance(run.config.model, Imported):
+        require_exportable(architecture, inputs)
+    stepper = Stepper(module, architecture, training, ranks)
     layout = stepper.layout
     order = order_of(len(samples), training, layout.parts, labels)
     evaluate = None

@@ -50,6 +50,7 @@ from trainwright.train.feeding.tokens import (
     total_counts,
 )
 from trainwright.train.fit import TrainingRun, fit_metrics, fit_network
+from trainwright.train.held_out import held_out_metrics, loss_metrics
 from trainwright.train.loop import FitResult
 from trainwright.train.model_folder import FittedLanguageModel, FittedNetwork
 from trainwright.train.process_group import Coordinator, Ranks, barrier
@@ -75,20 +76,32 @@ def train(run: TrainingRun) -> tuple[FitResult, WriteModel]:
     network = run.config.model
     if isinstance(network, LanguageModel):
         return _train_on_tokens(run, network)
-    return _train_on_rows(run, network)
+    result, fitted, outputs = _fit_on_rows(run, network)
+    return result, partial(_write_row_model, run, fitted, outputs)
+
+
+def train_trial(run: TrainingRun) -> tuple[FitResult, Callable[[], dict[str, float]]]:
+    """Train likewise; rank 0 may measure the held-out rows then, and nothing is written."""
+    network = run.config.model
+    if isinstance(network, LanguageModel):
+        result, _ = _train_on_tokens(run, network)
+        return result, partial(loss_metrics, result)
+    result, fitted, outputs = _fit_on_rows(run, network)
+    return result, lambda: loss_metrics(result) | held_out_metrics(run, outputs.kind, fitted.predict)
 
 
 @dataclass(frozen=True)
 class TrainingRows:
     """A training split of rows: fitted transforms, labels, target and encoded rows with class weights.
 
-    All attempts at the training share the encoded rows in ``job_directory``.
+    All attempts at the training share the encoded rows in the folder ``encoded``.
     """
 
     source: RowSource
     network: Tabular
     training: ResolvedTraining
     job_directory: Path
+    encoded: Path
     ranks: Ranks
     transforms: Transforms
     labels: LabelStats
@@ -103,6 +116,7 @@ class TrainingRows:
         training: ResolvedTraining,
         job_directory: Path,
         ranks: Ranks,
+        encoded: Path | None = None,
     ) -> Self:
         """Read a split; all processes call this together.
 
@@ -110,14 +124,14 @@ class TrainingRows:
             InputError: A label is not valid, or the objective does not suit it.
             DataRefused: There are not two classes or two different numbers.
         """
-        folder = job_directory / "encoded"
+        folder = encoded or job_directory / "encoded"
         source = replace(source, hold_out=HoldOut.of(training, inside=False))
         transforms, parts = fit(source, network, ranks, folder)
         labels = merge_labels(parts)
         target = target_of(labels, source.snapshot.target, source.label)
         weights = class_weights(target, training.objective)
         rows = encode(source, transforms, parts, folder, ranks, training.feeding, weights)
-        return cls(source, network, training, job_directory, ranks, transforms, labels, target, rows)
+        return cls(source, network, training, job_directory, folder, ranks, transforms, labels, target, rows)
 
     @property
     def outputs(self) -> Outputs:
@@ -157,24 +171,24 @@ class TrainingRows:
         classes = self.outputs.classes
         if classes and found.classes > classes:
             raise unknown_class(source.label, found.classes - 1, classes, source.split)
-        folder, feeding = self.job_directory / "encoded", self.training.feeding
-        weights = class_weights(self.target, self.training.objective)
-        return encode(source, self.transforms, parts, folder, ranks, feeding, weights)
+        weights, feeding = class_weights(self.target, self.training.objective), self.training.feeding
+        return encode(source, self.transforms, parts, self.encoded, ranks, feeding, weights)
 
 
-def _train_on_rows(
+def _fit_on_rows(
     run: TrainingRun, network: Mlp | FeatureTokenizer | Imported | Trees | Auto
-) -> tuple[FitResult, WriteModel]:
+) -> tuple[FitResult, "FittedNetwork | TrainedTrees", Outputs]:
     training, ranks = run.training, run.ranks
     encoding = network.encoding if isinstance(network, Trees | Auto) else network
     source = RowSource(run.training_set, run.snapshot, training.split, input_kinds(run.snapshot))
-    rows = TrainingRows.of(source, encoding, training, run.config.job_directory, ranks)
+    config = run.config
+    rows = TrainingRows.of(source, encoding, training, config.job_directory, ranks, config.encoded_folder)
     check_labels(run.training_set, run.snapshot, training.predict, rows.outputs, ranks)
     if isinstance(network, Auto):
         result, fitted = _fit_candidates(run, network, rows)
     else:
         result, fitted = _fit_rows(run, network, rows)
-    return result, partial(_write_row_model, run, fitted, rows.outputs)
+    return result, fitted, rows.outputs
 
 
 def _fit_candidates(
@@ -275,7 +289,7 @@ def _train_on_tokens(run: TrainingRun, network: LanguageModel) -> tuple[FitResul
 def _encode_tokens(run: TrainingRun, source: TokenSource) -> tuple[TokenSequences, dict[str, float]]:
     counts = count_tokens(source, run.ranks)
     total = total_counts(counts)
-    folder = run.config.job_directory / "encoded"
+    folder = run.config.encoded_folder
     return encode_tokens(source, counts, folder, run.ranks, run.training.feeding), {
         "rows": float(total.rows),
         "rows_without_label": 0.0,

@@ -8,6 +8,7 @@ A path such as ``os:system`` is rejected without being called.
 import importlib
 import inspect
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from trainwright.documents import canonical, digest_file, digest_text
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment import Imported
+from trainwright.serving.program import RowScorer, write_rows
+from trainwright.serving.program_check import check_archive
 from trainwright.train.architectures.contract import Architecture, Inputs
 
 _WHERE = "network.path"
@@ -95,6 +98,37 @@ def build(architecture: Architecture, inputs: Inputs, device: torch.device) -> n
     _require("loss", loss, (_ROWS,), torch.float32)
     _require("predict", scores, (_ROWS, len(inputs.target.rates)) if many else (_ROWS,), torch.float64)
     return module
+
+
+def require_exportable(architecture: Architecture, inputs: Inputs) -> None:
+    """Export a module with fresh weights, and check its program, as is done with the trained one.
+
+    Draws no random number. A model of tokens is not exported: it may be too large for one process.
+
+    Raises:
+        InputError: torch cannot export it, or it uses an operator that no program may have.
+    """
+    transforms = inputs.transforms
+    if transforms is None:
+        return
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        path = Path(folder) / "program.pt2"
+        scorer = RowScorer(transforms, architecture.build(inputs), architecture.predict)
+        try:
+            write_rows(path, scorer, transforms, {})
+            check_archive(path)
+        except TrainwrightError as error:
+            raise InputError(
+                f"the model cannot be registered after its training: {error.what}",
+                where=_WHERE,
+                hint="Use other operators in forward and predict; docs/trust.md says which are allowed.",
+            ) from None
+        except Exception as error:
+            raise InputError(
+                f"torch.export cannot export the model: {type(error).__name__}: {error!s:.2000}",
+                where=_WHERE,
+                hint=_CONTRACT,
+            ) from error
 
 
 def _call(name: str, method: Any, *values: Any) -> Any:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -343,19 +343,31 @@ def choose_threshold(
     split = training.split if hold_out else (early and early.split) or training.predict[0]
     if rule == "half" or outputs.kind != "binary":
         return None
-    labels, scores = [], []
-    for batch in tables.iter_batches(folder, snapshot, [split]):
-        rows = batch.filter(hold_out.mask(batch.column(snapshot.roles["key"]))) if hold_out else batch
-        found = numeric_labels(rows.column(name), classes=True)
-        labels.append(found.drop_null().to_numpy())
-        scores.append(predict(rows.filter(found.is_valid())))
-    label = np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
+    label, scores = score_rows(folder, snapshot, split, hold_out, predict)
     if len(np.unique(label)) != _TWO:
         raise DataRefused(
             f"label {name!r} has {int((label == 1).sum()):,} ones and {int((label == 0).sum()):,} zeros: no "
             f"threshold can be chosen by {rule}",
             where=f"split {split!r}",
         )
-    value, gain = best_threshold(label, np.concatenate(scores), rule)
+    value, gain = best_threshold(label, scores, rule)
     held_out = f", {hold_out.share:.0%} held out" if hold_out else ""
     return Threshold(value, rule, f"{split}{held_out}", gain)
+
+
+def score_rows(
+    folder: Path,
+    snapshot: Snapshot,
+    split: str,
+    hold_out: HoldOut | None,
+    predict: Callable[[pa.RecordBatch], NDArray[np.float64]],
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return labels and scores of the labelled rows of a split, or of those that it holds out."""
+    classes = snapshot.target.kind != "regression"
+    labels, scores = [np.empty(0, dtype=np.int64)], []
+    for batch in tables.iter_batches(folder, snapshot, [split]):
+        rows = batch.filter(hold_out.mask(batch.column(snapshot.roles["key"]))) if hold_out else batch
+        found = numeric_labels(rows.column(snapshot.roles["label"]), classes=classes)
+        labels.append(found.drop_null().to_numpy(zero_copy_only=False))
+        scores.append(predict(rows.filter(found.is_valid())))
+    return np.concatenate(labels), np.concatenate(scores) if scores else np.empty(0)

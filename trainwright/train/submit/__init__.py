@@ -18,12 +18,12 @@ from trainwright.launch import launcher as launchers
 from trainwright.launch.job import FOLDER_PLACEHOLDER, Job, JobReference, Launcher, Result
 from trainwright.launch.job_directory import publish
 from trainwright.report import markdown
-from trainwright.tracking.history import TrackingDestination, kfp_destination
-from trainwright.train.config import TrainConfig, degrees_of
+from trainwright.tracking.history import HISTORY_FILE, TrackingDestination, kfp_destination
+from trainwright.train.config import TrainConfig, TrialMetrics, degrees_of
 from trainwright.train.defaults import resolve_training
 from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
 from trainwright.train.submit.checks import check_request
-from trainwright.train.submit.job_directory import next_attempt_folder
+from trainwright.train.submit.job_directory import next_attempt_folder, next_trial_folder
 from trainwright.train.submit.task_config import apply_task_config
 
 
@@ -50,6 +50,10 @@ class TrainRequest:
     run: str
     step: Mapping[str, Any] = field(default_factory=dict)
     workflow: str = ""
+
+
+TRIAL_DIRECTORY = "job-trial"
+"""Name of the job directory in a trial's folder."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +89,12 @@ def submit(
         DataRefused: A split is empty, or there is only one class.
         TrainwrightError: The error of the job.
     """
-    config, resources, env, snapshot = _parse(request)
-    name = launchers.resolve_launcher(resources.launcher)
+    prepared = _prepare(request)
+    config, resources, name = prepared.config, prepared.resources, prepared.launcher
     on_cluster = name != "local"
-    check_request(config, snapshot)
     with next_attempt_folder(request.run, config.decisive, name, resources, model) as folder:
-        _write_config(config, folder, name, resources)
-        job = _job(request, config, resources, env, folder, on_cluster=on_cluster)
         try:
-            result = (launcher or _make_launcher(name, resources, request.workflow)).run(job)
+            result = prepared.run(folder, "train", launcher)
         except TrainwrightError as error:
             show_failure(error, folder, summary, report)
             error.hint = f"{error.hint} {_describe_job(folder, resources.links)[0]}".strip()
@@ -107,6 +108,73 @@ def submit(
         summary.parent.mkdir(parents=True, exist_ok=True)
         summary.write_text(_summarize(model, submitted) + _describe_job(result.folder, resources.links)[1])
     return submitted
+
+
+def submit_trial(
+    request: TrainRequest,
+    folder: Path,
+    encoded: Path,
+    destination: Mapping[str, str] | None = None,
+    *,
+    launcher: Launcher | None = None,
+) -> None:
+    """Train as :func:`submit` does, and write metrics on the held-out rows instead of a model.
+
+    The job directory is ``job-trial`` in the trial's folder. After a success it is removed, and only its
+    history and :class:`.TrialMetrics` stay, the latter written last.
+
+    Args:
+        request: The parameters.
+        folder: The trial's folder.
+        encoded: Folder of encoded samples, which all trials of a study share.
+        destination: Server and run for live curves; none if absent.
+        launcher: Runs the job; the one of ``resources.launcher`` if absent.
+
+    Raises:
+        TrainwrightError: As for :func:`submit`.
+    """
+    prepared = _prepare(request)
+    changes: dict[str, Any] = {"destination": dict(destination or {}), "failed_report": ""}
+    config = dataclasses.replace(prepared.config, trial=True, encoded=str(encoded.absolute()), **changes)
+    prepared = dataclasses.replace(prepared, config=config)
+    directory = folder.absolute() / TRIAL_DIRECTORY
+    with next_trial_folder(directory, prepared.launcher, prepared.resources) as attempt:
+        result = prepared.run(attempt, "tune", launcher)
+        found = TrialMetrics.read(result.folder)
+        if found.digest != result.completion.outputs.get("metrics"):
+            raise InternalError("metrics differ from the completion marker", where=str(result.folder))
+        shutil.copyfile(directory / HISTORY_FILE, folder / HISTORY_FILE)
+        found.write(folder)
+
+
+def check_trial(request: TrainRequest) -> None:
+    """Check all parameters of a training, as :func:`submit` does before anything is started."""
+    _prepare(request)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A request whose parameters are parsed and checked."""
+
+    request: TrainRequest
+    config: TrainConfig
+    resources: Resources
+    env: Mapping[str, str]
+    launcher: str
+
+    def run(self, folder: Path, task: str, launcher: Launcher | None) -> Result:
+        """Run the job in the attempt's folder."""
+        _write_config(self.config, folder, self.launcher, self.resources)
+        if launcher is None:
+            launcher = _make_launcher(self.launcher, self.resources, self.request.workflow)
+        return launcher.run(_job(self, folder, task))
+
+
+def _prepare(request: TrainRequest) -> _Prepared:
+    config, resources, env, snapshot = _parse(request)
+    name = launchers.resolve_launcher(resources.launcher)
+    check_request(config, snapshot)
+    return _Prepared(request, config, resources, env, name)
 
 
 _SectionT = TypeVar("_SectionT")
@@ -165,9 +233,7 @@ def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: R
             publish(training_set, target, keep=True)
         elif (training_set / Record.FILE).exists():
             # The rows are those of an earlier run; who made them, and how they were judged, is of this one.
-            copy = target / f".{Record.FILE}.{folder.name}"
-            shutil.copyfile(training_set / Record.FILE, copy)
-            copy.replace(target / Record.FILE)
+            Record.read(training_set).write(target)
         training_set = target
     dataclasses.replace(
         config,
@@ -182,18 +248,12 @@ def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: R
     ).write(folder)
 
 
-def _job(
-    request: TrainRequest,
-    config: TrainConfig,
-    resources: Resources,
-    env: Mapping[str, str],
-    folder: Path,
-    *,
-    on_cluster: bool,
-) -> Job:
+def _job(prepared: _Prepared, folder: Path, task: str) -> Job:
+    request, config, resources = prepared.request, prepared.config, prepared.resources
+    on_cluster = prepared.launcher != "local"
     return Job(
         run=request.run,
-        task="train",
+        task=task,
         image=request.image,
         program=("-m", "trainwright.train", f"{FOLDER_PLACEHOLDER}/{TrainConfig.FILE}"),
         folder=folder,
@@ -208,7 +268,7 @@ def _job(
         grace_s=resources.grace_s,
         stall_s=config.settings.guards.stall_s,
         # cuBLAS is deterministic only with a fixed workspace.
-        env={**env, **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {})},
+        env={**prepared.env, **({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if resources.gpus else {})},
         claim=resources.claim if on_cluster else "",
         mount=resources.mount if on_cluster else "",
         placement=resources.placement if on_cluster else JobPlacement(),

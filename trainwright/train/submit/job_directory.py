@@ -14,6 +14,7 @@ from trainwright.launch.job_directory import (
     locked_attempt,
     newest_attempt,
     remove_checkpoints,
+    remove_job_directory,
     sibling_directories,
 )
 from trainwright.train.config import TrainConfig, differences
@@ -46,16 +47,36 @@ def next_attempt_folder(
         with locked_attempt(directory) as folder:
             yield folder
         return
+    _require_mounted(resources)
+    directory = Path(resources.mount) / "trainwright" / "jobs" / name
+    _create(directory)
+    yield create_attempt(directory)
+    remove_checkpoints(directory)
+
+
+@contextmanager
+def next_trial_folder(directory: Path, launcher: str, resources: Resources) -> Iterator[Path]:
+    """Create a folder for the next attempt at a trial; remove the job directory once it has succeeded.
+
+    Raises:
+        DependencyError: The volume is not mounted, or another process runs the same trial.
+    """
+    if launcher == "local":
+        with locked_attempt(directory) as folder:
+            yield folder
+        return
+    _require_mounted(resources)
+    yield create_attempt(directory)
+    remove_job_directory(directory)
+
+
+def _require_mounted(resources: Resources) -> None:
     if not Path(resources.mount).is_dir():
         raise DependencyError(
             f"claim {resources.claim!r} is not mounted in this step",
             where=f"resources.mount {resources.mount}",
             hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
         )
-    directory = Path(resources.mount) / "trainwright" / "jobs" / name
-    _create(directory)
-    yield create_attempt(directory)
-    remove_checkpoints(directory)
 
 
 def _report_unfinished(directory: Path, decisive: Mapping[str, Any]) -> None:

@@ -1,0 +1,58 @@
+"""The pipeline with a search: from compiled YAML to a registered model, in the steps' own environments."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.pipelines.conftest import events, tasks, trainwright
+from trainwright.artifacts import Model
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = ROOT / "examples" / "quickstart"
+TUNING: dict[str, Any] = {
+    "space": {"training.learning_rate": {"float": [1e-7, 2e-7], "log": True}},
+    "sampler": "random",
+    "pruner": {"kind": "none"},
+    "trials": 1,
+    "parallel": 2,
+    "confirm": {"top": 1, "seeds": 3, "level": 0.3},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    experiment = yaml.safe_load((QUICKSTART / "experiment.yaml").read_text())
+    experiment["data"]["source"] = str(QUICKSTART / "rows.csv")
+    experiment["schema_file"] = str(QUICKSTART / "schema.pbtxt")
+    experiment["network"] = {"kind": "mlp", "hidden": [16]}
+    experiment["training"] = {"steps": 300, "learning_rate": 0.01}
+    experiment["evaluation"] = {"missing_baseline": "bootstrap"}
+    experiment["registry"]["tracking_uri"] = f"sqlite:///{tmp_path}/mlflow.db"
+    path = tmp_path / "experiment.yaml"
+    path.write_text(yaml.safe_dump(experiment | {"tuning": TUNING}))
+    return path
+
+
+def test_search_that_finds_nothing_better_trains_and_registers_the_default(
+    config: Path, tmp_path: Path
+) -> None:
+    done = trainwright("run", "tune_and_register", "--config", config, "--runs", tmp_path / "runs", "--json")
+    assert done.returncode == 0, done.stderr + done.stdout[-3000:]
+    seen = tasks(events(done))
+    study = json.loads((Path(seen["tune"]["outputs"]["study"]["uri"]) / "study.json").read_text())
+    assert study["confirmation"]["outcome"] == "no better"
+    model = Model.read(Path(seen["train"]["outputs"]["model"]["uri"]))
+    assert model.config["training"]["learning_rate"] == 0.01
+    assert seen["register"]["state"] == "done"
+
+
+def test_pipeline_without_a_search_space_ends_in_configure(config: Path, tmp_path: Path) -> None:
+    experiment = yaml.safe_load(config.read_text())
+    del experiment["tuning"]
+    config.write_text(yaml.safe_dump(experiment))
+    done = trainwright("run", "tune_and_register", "--config", config, "--runs", tmp_path / "runs", "--json")
+    assert done.returncode == 10, done.stdout
+    assert "tuning.space: missing" in tasks(events(done))["configure"]["error"]["what"]

@@ -1,0 +1,136 @@
+"""The step: bad input before the first trial, a search with its confirmation, and a named study."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.trainings import NETWORK, TRAINING, request
+from trainwright.errors import InputError
+from trainwright.tune.report import StudyReport
+from trainwright.tune.tune import Tuned, TuneRequest, tune
+
+SPACE = {"training.learning_rate": {"float": [1e-6, 2e-6], "log": True}}
+TUNING: dict[str, Any] = {
+    "space": SPACE,
+    "sampler": "random",
+    "pruner": {"kind": "none"},
+    "trials": 2,
+    "parallel": 2,
+    "confirm": {"top": 1, "seeds": 3, "level": 0.3},
+}
+
+
+def asked(training_set: Path, tuning: dict[str, Any], **sections: Any) -> TuneRequest:
+    base = request(training_set, **sections)
+    return TuneRequest(
+        training_set,
+        base.data_version,
+        tuning,
+        base.network,
+        base.training,
+        base.resources,
+        base.image,
+        "run",
+    )
+
+
+def run(folder: Path, training_set: Path, tuning: dict[str, Any], **sections: Any) -> Tuned:
+    request = asked(training_set, tuning, **sections)
+    return tune(request, folder / "study", folder / "summary.md", folder / "report.html")
+
+
+def rejection(folder: Path, training_set: Path, tuning: dict[str, Any], **sections: Any) -> str:
+    with pytest.raises(InputError) as found:
+        run(folder, training_set, tuning, **sections)
+    assert list(folder.iterdir()) == []  # no study, no trial
+    return str(found.value)
+
+
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "empty space": ({"space": {}}, {}, "space"),
+    "unknown key": ({"space": {"training.learning_rat": {"float": [0.1, 0.2]}}}, {}, "learning_rat"),
+    "fixed key": ({"space": {"training.seed": {"int": [1, 2]}}}, {}, "training.seed"),
+    "bounds the wrong way round": (
+        {"space": {"network.dropout": {"float": [0.5, 0.1]}}},
+        {},
+        "smaller one first",
+    ),
+    "bound that the section rejects": ({"space": {"network.dropout": {"float": [0.1, 1.5]}}}, {}, "1.5"),
+    "unknown metric": ({"metric": "auc"}, {}, "held_out_auc"),
+    "metric of another target": (
+        {"metric": "held_out_rmse"},
+        {},
+        "defined for regression, and the target is binary",
+    ),
+    "cost without a price": ({"cost": 5}, {}, "training.tracking.gpu_hour"),
+    "kind auto with rungs": ({"pruner": {}}, {"network": {"kind": "auto"}}, "network.kind auto has no rungs"),
+    "no rows held out": ({}, {"training": {"guards": {"early_stopping": "never"}}}, "no rows are held out"),
+    "batch that processes cannot share": (
+        {"space": {"training.batch_size": {"choice": [64, 63]}}},
+        {"resources": {"processes": 2}},
+        "batch_size 63 cannot be shared evenly by 2 processes",
+    ),
+    "named study without a folder": ({"study": "nightly"}, {}, "tuning.storage"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_search_that_cannot_work_is_rejected_before_the_first_trial(
+    tmp_path: Path, training_set: Path, case: str
+) -> None:
+    tuning, sections, message = BAD[case]
+    if "network" in sections:
+        request = asked(training_set, TUNING | tuning)
+        with pytest.raises(InputError, match=message):
+            tune(replace(request, network=sections["network"]), *(tmp_path / name for name in "abc"))
+        return
+    assert message in rejection(tmp_path, training_set, TUNING | tuning, **sections)
+
+
+def test_all_errors_are_reported_together(tmp_path: Path, training_set: Path) -> None:
+    said = rejection(tmp_path, training_set, TUNING | {"metric": "held_out_rmse", "cost": 5, "study": "x"})
+    assert "held_out_rmse" in said
+    assert "gpu_hour" in said
+    assert "tuning.storage" in said
+
+
+def test_search_of_worse_values_keeps_the_default_and_leaves_no_folder(
+    tmp_path: Path, training_set: Path
+) -> None:
+    done = run(tmp_path, training_set, TUNING)
+    found = StudyReport.read(tmp_path / "study")
+    assert (done.outcome, found.confirmation.winner) == ("no better", None)
+    assert done.training["learning_rate"] == TRAINING["learning_rate"]
+    assert done.network["hidden"] == NETWORK["hidden"]
+    assert [trial.state for trial in found.trials] == ["complete", "complete"]
+    default, best = found.confirmation.candidates
+    assert len(default.values) == len(best.values) == 3
+    assert best.difference is not None
+    assert best.difference > 0
+    assert found.confirmation.seeds == (4, 5, 6)
+    assert done.metrics["trials"] == 2
+    assert "No better than the default" in (tmp_path / "summary.md").read_text()
+    assert (tmp_path / "report.html").stat().st_size
+    assert list(tmp_path.glob(".study.job-*")) == []
+
+
+def test_named_study_continues_with_more_trials_and_rejects_other_data_or_space(
+    tmp_path: Path, training_set: Path
+) -> None:
+    named = TUNING | {"study": "nightly", "storage": str(tmp_path / "kept"), "confirm": {"top": 0}}
+    (tmp_path / "first").mkdir()
+    first = run(tmp_path / "first", training_set, named | {"trials": 1})
+    assert first.outcome == "not confirmed"
+    again = run(tmp_path / "second", training_set, named)
+    reports = [StudyReport.read(tmp_path / name / "study") for name in ("first", "second")]
+    assert [len(report.trials) for report in reports] == [1, 2]
+    assert reports[1].trials[0] == reports[0].trials[0]
+    assert (
+        again.training["learning_rate"]
+        == min(reports[1].trials, key=lambda one: one.value or 9).params["training.learning_rate"]
+    )
+    other = named | {"space": {"training.learning_rate": {"float": [1e-6, 3e-6], "log": True}}}
+    with pytest.raises(InputError, match=r"learning_rate\.float was"):
+        run(tmp_path / "third", training_set, other)

@@ -1,0 +1,1 @@
+"""Hyperparameter search: trials on the launcher of ``train``, and a confirmed winner."""
