@@ -4,6 +4,7 @@ Exit codes are those of :mod:`trainwright.errors`. Commands import heavy modules
 that ``--help`` answers at once.
 """
 
+import io
 import json
 import shlex
 import sys
@@ -17,9 +18,9 @@ import trainwright
 from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.authoring.terminal import reported as _reported
-from trainwright.cli import step_commands
+from trainwright.cli import run_commands, step_commands
 from trainwright.command import go_on_unheard
-from trainwright.errors import InputError, Preempted
+from trainwright.errors import InputError, Preempted, clean
 
 if TYPE_CHECKING:
     from trainwright.local.containers import Engine
@@ -276,10 +277,12 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "predict": step_commands.predict,
     "compare": step_commands.compare,
     "curves": step_commands.curves,
+    "lineage": run_commands.lineage,
     "compile": compile_all,
     "interface-diff": interface_diff,
 }
 GROUPS: Mapping[str, typer.Typer] = {
+    "runs": run_commands.app,
     "schedules": schedules.app,
     "model": step_commands.model,
     "schema": step_commands.schema,
@@ -322,6 +325,8 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "show"):  # what typer raises for a wrong command line can show itself
             raise
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        typer.echo(clean(text.getvalue()), nl=False, err=True)
         code = InputError.code
     sys.exit(Preempted.code if code == INTERRUPTED else code)

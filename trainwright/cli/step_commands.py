@@ -16,7 +16,7 @@ from trainwright.errors import Preempted, PreemptedUnsaved
 
 schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
 baseline = typer.Typer(no_args_is_help=True, help="Accept the data that later data is compared with.")
-model = typer.Typer(no_args_is_help=True, help="Which version is in production, since when and why.")
+model = typer.Typer(no_args_is_help=True, help="Versions, their stages, and why.")
 features = typer.Typer(no_args_is_help=True, help="Bring reviewed feature definitions into their registry.")
 
 RUNS = Path("runs")
@@ -174,7 +174,26 @@ Audit = Annotated[str, typer.Option(help="Folder or URI of the audit, in place o
 Tracking = Annotated[str, typer.Option("--uri", help="MLflow's address, in place of the file's.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Answer from the audit alone; do not ask MLflow.")]
 By = Annotated[str, typer.Option(help="Who asks for it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 Reason = Annotated[str, typer.Option(help="Why; it goes into the audit.")]
+
+
+@model.command("list")
+def model_list(name: Named, config: FromFile = None, uri: Tracking = "", as_json: AsJson = False) -> None:
+    """List the versions of a model. Each has its stage, aliases, decision and data."""
+    raise typer.Exit(_promote("list", name, config, "", uri, *(["--json"] if as_json else [])))
+
+
+@model.command("show")
+def model_show(
+    name: Named,
+    which: Annotated[str, typer.Argument(metavar="VERSION", help="Its number, or an alias.")],
+    config: FromFile = None,
+    uri: Tracking = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show a version of a model. Print its tags, metrics and parameters."""
+    raise typer.Exit(_promote("show", name, config, "", uri, which, *(["--json"] if as_json else [])))
 
 
 @model.command("history")
@@ -184,7 +203,7 @@ def model_history(
     audit: Audit = "",
     uri: Tracking = "",
     offline: Offline = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List every change of stages and aliases. Verify the audit and compare MLflow with it."""
     flags = [*(["--json"] if as_json else []), *(["--offline"] if offline else [])]

@@ -225,7 +225,7 @@ class Cache:
             raise Broken(f"it was stored under the key {entry.key[:12]!r}")
         target.mkdir(parents=True)
         for name in entry.folders:
-            (target / _contained(name)).mkdir(parents=True, exist_ok=True)
+            (target / _contained(name)).mkdir(parents=True)
         for file in entry.files:
             source = _file_in(place, f"files/{_contained(file.path)}")
             if source.stat().st_size != file.size:
@@ -257,7 +257,7 @@ class Cache:
             body = {"sha256": entry.digest, "entry": entry.to_json()}
             (attempt / Entry.FILE).write_text(json.dumps(body, indent=1))
             place = self._place(key)
-            place.parent.mkdir(parents=True, exist_ok=True)
+            place.parent.mkdir(exist_ok=True)
             self._remove(place)
             attempt.rename(place)
         except OSError as error:

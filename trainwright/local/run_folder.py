@@ -5,6 +5,7 @@
     runs/0192f3/
         run.json          pipeline, arguments, creation time
         tasks.json        every step: state, seconds, headline, outputs; written after each
+        summary.json      the run in short, for lists; written at its end
         evaluate/         one folder per step: log.txt, reports and artifacts under readable names
         .kfp/             kfp.local's own files; kfp.log has its output
 """
@@ -177,6 +178,21 @@ def read_request(runs: Path, run_id: str, pipeline: str) -> tuple[Path, Request]
     if request.pipeline != pipeline:
         raise InputError(f"run {run_id} is a run of {request.pipeline}, not of {pipeline}", where=str(folder))
     return folder, request
+
+
+def is_held(folder: Path) -> bool:
+    """Tell whether a process is running a run, by the lock on its folder."""
+    try:
+        descriptor = os.open(folder / OWN / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from trainwright.local.containers import Engine
 from trainwright.local.execution import Environments, Execution, Here, require
 from trainwright.local.processes import GRACE_S, Processes
 from trainwright.local.run_folder import Task
+from trainwright.local.run_index import RunSummary
 
 Execute = Callable[[kfp_local.Call], bool]
 """Runs one task and returns whether it succeeded."""
@@ -260,6 +261,7 @@ class _Run:
             continues=request.continues,
         )
         self._notify(self._listener.started, plan)
+        (self._folder / RunSummary.FILE).unlink(missing_ok=True)  # of an earlier start
         self._write("running")
 
         def execute(call: kfp_local.Call) -> bool:
@@ -274,7 +276,7 @@ class _Run:
         except TrainwrightError as failed:
             error = as_record(failed, "kfp")
         outcome = self._outcome(plan, error, time.monotonic() - start)
-        self._write(outcome.state)
+        RunSummary.of(request, self._write(outcome.state)).write(self._folder)
         self._notify(self._listener.ended, outcome)
         return outcome
 
@@ -302,10 +304,10 @@ class _Run:
         with self._lock, contextlib.suppress(BrokenPipeError):
             receive(*event)
 
-    def _write(self, state: str) -> None:
-        run_folder.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values())).write(
-            self._folder
-        )
+    def _write(self, state: str) -> run_folder.Tasks:
+        tasks = run_folder.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values()))
+        tasks.write(self._folder)
+        return tasks
 
     def _outcome(self, plan: Plan, error: Mapping[str, Any], seconds: float) -> Outcome:
         reached = {name.split(".")[0] for name in self._tasks}

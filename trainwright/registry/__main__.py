@@ -36,7 +36,9 @@ def _parser() -> Parser:
     made = {name: commands.add_parser(name) for name in _COMMANDS}
     for command in made.values():
         command.add_argument("registry", help="section registry, as JSON")
-    made["history"].add_argument("--json", action="store_true", help="one JSON document")
+    for name in ("history", "list", "show"):
+        made[name].add_argument("--json", action="store_true", help="one JSON document")
+    made["show"].add_argument("which", help="version or alias")
     made["at"].add_argument("time", help="such as 2026-01-31T10:00:00Z")
     for name in ("history", "at"):
         made[name].add_argument("--offline", action="store_true", help="do not ask MLflow")
@@ -59,6 +61,20 @@ def _history(registry: Registry, asked: argparse.Namespace) -> None:
     history = read_history(registry, compare=not asked.offline)
     _say([history_json(history)] if asked.json else history_lines(history))
     _require_agreement(history.warning, history.place)
+
+
+def _list(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.listing import list_lines, list_versions, to_json
+
+    found = list_versions(registry)
+    _say([to_json(found)] if asked.json else list_lines(registry.model, found))
+
+
+def _show(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.listing import show_lines, show_version, to_json
+
+    found = show_version(registry, asked.which)
+    _say([to_json(found)] if asked.json else show_lines(registry.model, found))
 
 
 def _at(registry: Registry, asked: argparse.Namespace) -> None:
@@ -125,6 +141,8 @@ def _say(result_lines: Iterable[str]) -> None:
 
 
 _COMMANDS: dict[str, Callable[[Registry, argparse.Namespace], None]] = {
+    "list": _list,
+    "show": _show,
     "history": _history,
     "at": _at,
     "promote": _promote,

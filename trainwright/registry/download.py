@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
-from trainwright.http_limits import DOWNLOAD, limited
 from trainwright.registry.versions import MODEL_DIGEST_TAG, registered_model
-from trainwright.tracking.server import SQLITE, database, open_client, persist
+from trainwright.tracking.server import SQLITE, database, download_model, open_client, persist
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,13 +37,10 @@ def download_version(registry: Registry, which: str, folder: Path) -> Downloaded
         DependencyError: The registry was away for ``registry.retry_s``.
     """
     uri = registry.tracking_uri
-    if uri.startswith(SQLITE) and not database(uri).is_file():  # opening it would make an empty one
-        raise InputError("there is no registry here", where=uri, hint="Name the file that register wrote.")
+    require_database(uri)
 
     def download() -> DownloadedVersion:
-        from mlflow.artifacts import download_artifacts
-
-        found = _find(open_client(uri), registry.model, which)
+        found = find_version(open_client(uri), registry.model, which)
         digest = found.tags.get(MODEL_DIGEST_TAG, "")
         if not digest:
             raise InputError(
@@ -52,14 +48,19 @@ def download_version(registry: Registry, which: str, folder: Path) -> Downloaded
                 where=uri,
                 hint="Name a version that the register step made.",
             )
-        with limited(DOWNLOAD, threads=True):
-            place = download_artifacts(str(found.source), dst_path=str(folder), tracking_uri=uri)
-        return DownloadedVersion(str(found.version), digest, str(place))
+        download_model(str(found.source), digest, folder, uri)
+        return DownloadedVersion(str(found.version), digest, str(folder))
 
     return persist(download, uri, registry.retry_s)
 
 
-def _find(client: "MlflowClient", name: str, which: str) -> "ModelVersion":
+def require_database(uri: str) -> None:
+    """Reject the address of an SQLite file that is not there: opening it would make an empty one."""
+    if uri.startswith(SQLITE) and not database(uri).is_file():
+        raise InputError("there is no registry here", where=uri, hint="Name the file that register wrote.")
+
+
+def find_version(client: "MlflowClient", name: str, which: str) -> "ModelVersion":
     """Return a version by its number or alias; the error names those that exist."""
     from mlflow.exceptions import MlflowException
 

@@ -45,7 +45,7 @@ def version_of(client: "MlflowClient", name: str, version: str) -> "ModelVersion
         raise InputError(
             f"{name!r} has no version {version!r}",
             where="promotion.version",
-            hint="MLflow lists the versions; trainwright model history lists the changes of their stages.",
+            hint="trainwright model list lists the versions.",
         ) from None
 
 

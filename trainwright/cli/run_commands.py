@@ -1,0 +1,223 @@
+"""Commands that look at the runs of this machine: list, show, diff, lineage."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainwright.authoring.terminal import duration, reported, short_path
+from trainwright.documents import read_json
+from trainwright.errors import InputError, clean
+from trainwright.redaction import printable
+
+if TYPE_CHECKING:
+    from trainwright.local.run_index import Node, RunSummary
+
+app = typer.Typer(no_args_is_help=True, help="List, show and compare the runs of this machine.")
+
+_DIGITS, _HEADLINE = 8, 60
+Runs = Annotated[Path, typer.Option(help="Folder of the runs.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Short name of the run.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+RUNS = Path("runs")
+
+
+@app.command("list")
+def runs_list(
+    pipeline: Annotated[str, typer.Option(help="Only runs of this pipeline.")] = "",
+    state: Annotated[
+        str, typer.Option(help="Only these: done, held, failed, cancelled, killed or running.")
+    ] = "",
+    digest: Annotated[
+        str, typer.Option("--version", help="Only runs that read or made it: a digest of data or a model.")
+    ] = "",
+    where: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, such as training.learning_rate=0.01; again for more.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Most runs to show; 0: all.")] = 20,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """List runs, the newest first. Conditions narrow the list."""
+    with reported(as_json):
+        from trainwright.local.run_index import RunFilter, count_runs, read_runs
+
+        conditions = RunFilter(
+            pipeline=pipeline, state=state, digest=digest, arguments=dict(map(_condition, where or []))
+        )
+        matching = (one for one in _readable(read_runs(runs)) if conditions.matches(runs, one))
+        shown = list(itertools.islice(matching, limit or None))
+        if as_json:
+            for one in shown:
+                typer.echo(json.dumps(one.to_json()))
+            return
+        _print_runs(shown)
+        if limit and len(shown) == limit:
+            typer.echo(f"The newest {limit} of {count_runs(runs):,} runs; --limit 0 shows all.")
+        if not shown:
+            typer.echo(f"No run of {count_runs(runs):,} in {short_path(runs)} matches.")
+
+
+def _readable(found: Iterable["RunSummary | InputError"]) -> Iterator["RunSummary"]:
+    """Yield the runs that can be read, and warn of the others."""
+    for one in found:
+        if isinstance(one, InputError):
+            typer.echo(clean(f"Not readable: {one}"), err=True)
+        else:
+            yield one
+
+
+def _condition(text: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise InputError(f"--where {text!r} is not KEY=VALUE", hint="Such as training.epochs=3.")
+    try:
+        return key, read_json(value)
+    except ValueError:
+        return key, value
+
+
+def _print_runs(shown: Sequence["RunSummary"]) -> None:
+    rows = [
+        (
+            one.run,
+            one.created[:16].replace("T", " "),
+            one.pipeline,
+            one.state,
+            duration(one.seconds),
+            one.version("data")[:_DIGITS] or "-",
+            one.registered or one.version("model")[:_DIGITS] or "-",
+            one.main_metric or "-",
+            printable(one.headline)[:_HEADLINE],
+        )
+        for one in shown
+    ]
+    if rows:
+        header = ("run", "created, UTC", "pipeline", "state", "time", "data", "model", "metric", "result")
+        typer.echo(table([header, *rows]))
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of text in columns that are as wide as their widest cell."""
+    listed = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in listed
+    )
+
+
+@app.command("show")
+def runs_show(run: RunId, runs: Runs = RUNS, as_json: Json = False) -> None:
+    """Show one run: steps, results, versions and reports."""
+    with reported(as_json):
+        from trainwright.local.run_folder import Tasks, require_run
+        from trainwright.local.run_index import VERSIONS, read_run
+
+        folder = require_run(runs, run)
+        one = read_run(folder)
+        if as_json:
+            typer.echo(json.dumps(one.to_json(), indent=2))
+            return
+        typer.echo(f"{one.pipeline} {one.run}  {one.state}  {one.created}  {duration(one.seconds)}")
+        tasks = Tasks.read(folder).tasks if (folder / Tasks.FILE).exists() else ()
+        steps = [
+            (
+                f"  {task.step}",
+                task.state,
+                duration(task.seconds),
+                printable(
+                    " ".join([task.decision, task.headline or str(task.error.get("what", ""))])
+                ).strip(),
+            )
+            for task in tasks
+        ]
+        if steps:
+            typer.echo(table(steps))
+        for name in VERSIONS:
+            if digest := one.version(name):
+                typer.echo(f"{name:<13}{digest}")
+        if one.registered:
+            typer.echo(f"{'registered':<13}{one.registered}")
+        for task in tasks:
+            for page in task.pages():
+                typer.echo(f"{'report':<13}{short_path(page)}")
+
+
+@app.command("diff")
+def runs_diff(
+    first: Annotated[str, typer.Argument(metavar="FIRST", help="Short name of a run.")],
+    second: Annotated[str, typer.Argument(metavar="SECOND", help="Of the run to compare it with.")],
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs. Print the arguments, versions and metrics that differ."""
+    with reported(as_json):
+        from trainwright.local.run_folder import require_run
+        from trainwright.local.run_index import compare_runs, read_run
+
+        one, other = (read_run(require_run(runs, name)) for name in (first, second))
+        found = compare_runs(runs, one, other)
+        if as_json:
+            typer.echo(
+                json.dumps({part: [dataclasses.asdict(row) for row in rows] for part, rows in found.items()})
+            )
+            return
+        for part, rows in found.items():
+            if rows:
+                cells = [(f"  {row.key}", _text(row.first), _text(row.second)) for row in rows]
+                typer.echo(table([(part, one.run, other.run), *cells]))
+        if not any(found.values()):
+            typer.echo(f"{one.run} and {other.run} have the same arguments, versions and metrics.")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return printable(value if isinstance(value, str) else json.dumps(value))[:_HEADLINE]
+
+
+def lineage(
+    start: Annotated[
+        str,
+        typer.Argument(
+            metavar="VERSION", help="RUN, MODEL/VERSION, or the beginning of a digest of data or a model."
+        ),
+    ],
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Trace a model or data. Print what it was made from, and what was made from it, by the runs here."""
+    with reported(as_json):
+        from trainwright.local.run_index import Lineage, read_runs
+
+        known = list(_readable(read_runs(runs)))
+        graph = Lineage(known)
+        run = next((one for one in known if one.run == start), None)
+        digest = graph.find((run.version("model") or run.version("data") or start) if run else start)
+        parts = {"made from": [*graph.walk(digest, up=True)], "made into": [*graph.walk(digest, up=False)]}
+        if as_json:
+            nodes = {
+                part: [{"depth": depth, **dataclasses.asdict(node)} for depth, node in found]
+                for part, found in parts.items()
+            }
+            typer.echo(json.dumps({"version": dataclasses.asdict(graph.node(digest)), **nodes}))
+            return
+        typer.echo(_describe(graph.node(digest)))
+        for part, found in parts.items():
+            typer.echo(f"{part}{'' if found else '  nothing'}")
+            for depth, node in found:
+                typer.echo(f"{'  ' * depth}{_describe(node)}")
+
+
+def _describe(node: "Node") -> str:
+    made = f"  by {node.step} in {', '.join(node.runs[:3])}" if node.step else ""
+    more = f" and {len(node.runs) - 3} more" if len(node.runs) > 3 else ""  # noqa: PLR2004 - as many are listed
+    labels = f"  registered as {', '.join(node.labels)}" if node.labels else ""
+    return printable(f"{node.name} {node.digest[:12]}{made}{more}{labels}")

@@ -1,0 +1,336 @@
+"""Find runs on this machine: list and search them, compare two, and trace what was made from what.
+
+Each run's folder holds a summary of about two kilobytes, so that ten thousand runs are listed in a second.
+There is no index besides: a run that is deleted or copied is found where it is.
+"""
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trainwright.documents import Document, canonical, read_json
+from trainwright.errors import InputError
+from trainwright.local.run_folder import Request, Task, Tasks, is_held, record_of
+
+VERSIONS = ("source", "data", "training_set", "model", "predictions")
+"""Outputs of steps that identify data and models, from the source on."""
+
+_TRACED = frozenset({*VERSIONS, "features", "registration"})
+"""Outputs of steps that a lineage shows."""
+
+_EVIDENCE = ("verdict", "trial")
+"""Ends of the names of inputs that say whether a step may use others, and are no part of what it made."""
+
+_MAIN_METRICS = ("auc", "accuracy", "rmse", "perplexity")
+_SHORT = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derivation:
+    """One step of the lineage: digests by name of what a step made, and of what it made them from."""
+
+    step: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary(Document):
+    """A run in short.
+
+    Attributes:
+        state: ``running``, ``done``, ``held`` by a gate, ``failed`` or ``cancelled``; ``killed`` if its
+            process ended without a word.
+        seconds: Time of its steps together; a resumed run counts those of all its starts.
+        headline: The result in one line: of a failed run its error, of a held one the gate's decision.
+        registered: The model and its version, such as ``flight-delay/3``; empty if it is not registered.
+        metrics: Metrics of the whole evaluation by name, without those of slices.
+        derivations: What each step made from what.
+    """
+
+    FILE: ClassVar[str] = "summary.json"
+    run: str
+    pipeline: str
+    created: str
+    state: str
+    seconds: float = 0.0
+    headline: str = ""
+    registered: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    derivations: tuple[Derivation, ...] = ()
+
+    @classmethod
+    def of(cls, request: Request, tasks: Tasks) -> "RunSummary":
+        """Summarize a run from its request and its steps."""
+        finished = {task.verb: task for task in tasks.tasks if task.finished}
+        registered, configured = finished.get("register"), finished.get("configure")
+        settings = configured.parameters if configured else request.arguments
+        model = str(settings.get("registry", {}).get("model", ""))
+        return cls(
+            run=request.run,
+            pipeline=request.pipeline,
+            created=request.created,
+            state=tasks.state,
+            seconds=round(sum(task.seconds for task in tasks.tasks), 3),
+            headline=_headline(tasks),
+            registered=f"{model}/{registered.parameters.get('Output', '')}" if registered else "",
+            metrics=_metrics(finished.get("evaluate")),
+            derivations=tuple(_derivations(tasks.tasks)),
+        )
+
+    def version(self, name: str) -> str:
+        """Return the digest of one of :data:`VERSIONS`; empty if the run did not make it."""
+        return next((made.outputs[name] for made in self.derivations if name in made.outputs), "")
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that a list shows, such as ``auc 0.711``."""
+        name = next((name for name in _MAIN_METRICS if name in self.metrics), "")
+        return f"{name} {self.metrics[name]:.4g}" if name else ""
+
+
+def _headline(tasks: Tasks) -> str:
+    """Return the line of the step that decided how the run ended."""
+    for task in tasks.tasks:
+        if task.state == "failed":
+            return f"{task.step}: {task.error.get('what', task.headline)}".splitlines()[0]
+    judged = [task for task in tasks.tasks if task.decision]
+    if tasks.state == "held":
+        judged = [task for task in judged if task.decision != "PASS"]
+    return f"{judged[-1].decision} {judged[-1].headline}" if judged else ""
+
+
+def _metrics(evaluated: Task | None) -> dict[str, float]:
+    output = evaluated.outputs.get("metrics") if evaluated else None
+    known = output.metadata if output else {}
+    return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+
+
+def _derivations(tasks: Iterable[Task]) -> Iterator[Derivation]:
+    for task in tasks:
+        record = record_of(task.outputs) if task.finished else None
+        if record is None:
+            continue
+        outputs = {name: digest for name, digest in record.outputs.items() if name in _TRACED}
+        inputs = {
+            name: digest
+            for name, digest in record.inputs.items()
+            if not (name.startswith("file ") or name.endswith(_EVIDENCE)) and outputs.get(name) != digest
+        }
+        if outputs:
+            yield Derivation(step=task.step, inputs=inputs, outputs=outputs)
+
+
+def read_run(folder: Path) -> RunSummary:
+    """Read the summary of a run; of one that has not ended, make it from the documents of its steps.
+
+    Raises:
+        InputError: The folder holds no run, or a document of it cannot be read.
+    """
+    path = folder / RunSummary.FILE
+    with contextlib.suppress(FileNotFoundError):
+        return _load(path)
+    request = Request.read(folder)
+    tasks = Tasks(run=request.run, state="running", tasks=())
+    if (folder / Tasks.FILE).exists():
+        tasks = Tasks.read(folder)
+    if tasks.state == "running" and not is_held(folder):
+        tasks = replace(tasks, state="killed")
+    return RunSummary.of(request, tasks)
+
+
+def _load(path: Path) -> RunSummary:
+    """Read a summary quickly: its runner wrote it, so only one that does not fit is validated, to say why."""
+    try:
+        data = json.loads(path.read_bytes())
+        if data.pop("schema_version") == RunSummary.SCHEMA_VERSION:
+            derivations = tuple(Derivation(**one) for one in data.pop("derivations"))
+            return RunSummary(**data, derivations=derivations)
+    except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
+        pass
+    return RunSummary.parse(path, str(path))
+
+
+def count_runs(runs: Path) -> int:
+    """Count the runs below a folder."""
+    return sum(1 for _ in runs.glob(f"*/{Request.FILE}"))
+
+
+def read_runs(runs: Path) -> Iterator[RunSummary | InputError]:
+    """Yield the runs below a folder, the newest first; of one that cannot be read, the error."""
+    for path in sorted(runs.glob(f"*/{Request.FILE}"), reverse=True):  # ids sort by time
+        try:
+            yield read_run(path.parent)
+        except InputError as error:
+            yield error
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFilter:
+    """Which runs to list; empty values match all.
+
+    Attributes:
+        pipeline: Name of the pipeline.
+        state: State of the run.
+        digest: Beginning of a digest that the run read or made: data, model, source.
+        arguments: Values by key, such as ``training.learning_rate``; the key's default does not match.
+    """
+
+    pipeline: str = ""
+    state: str = ""
+    digest: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def matches(self, runs: Path, one: RunSummary) -> bool:
+        """Tell whether a run fulfils all conditions."""
+        return (
+            self.pipeline in {"", one.pipeline}
+            and self.state in {"", one.state}
+            and (not self.digest or any(digest.startswith(self.digest) for digest in _digests(one)))
+            and (not self.arguments or self._has_arguments(runs / one.run))
+        )
+
+    def _has_arguments(self, folder: Path) -> bool:
+        arguments = flatten(read_json(folder / Request.FILE)["arguments"])
+        missing = object()
+        return all(arguments.get(key, missing) == value for key, value in self.arguments.items())
+
+
+def _digests(one: RunSummary) -> Iterator[str]:
+    for made in one.derivations:
+        yield from made.inputs.values()
+        yield from made.outputs.values()
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested plain data as one level of dotted keys."""
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        name = f"{prefix}{key}"
+        found |= flatten(entry, f"{name}.") if isinstance(entry, Mapping) else {name: entry}
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key with its value in each of two runs; None where a run lacks it."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+def compare_runs(runs: Path, first: RunSummary, second: RunSummary) -> dict[str, list[Difference]]:
+    """Return the differences of two runs: their arguments, versions and metrics."""
+    arguments = [flatten(Request.read(runs / one.run).arguments) for one in (first, second)]
+    versions = [{name: one.version(name)[:12] for name in VERSIONS} for one in (first, second)]
+    return {
+        "arguments": _differences(*arguments),
+        "versions": _differences(*versions),
+        "metrics": _differences(first.metrics, second.metrics),
+    }
+
+
+def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    found = [Difference(key, first.get(key), second.get(key)) for key in sorted(first.keys() | second.keys())]
+    return [one for one in found if canonical(one.first) != canonical(one.second)]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A version in a lineage.
+
+    Attributes:
+        digest: Its digest.
+        name: What it is, such as ``model``.
+        step: The step that made it; empty for a source from outside.
+        runs: The runs that made it, the newest first.
+        labels: Registered versions of a model, such as ``flight-delay/3``.
+    """
+
+    digest: str
+    name: str
+    step: str
+    runs: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+class Lineage:
+    """All derivations of some runs, as a graph to walk in both directions."""
+
+    def __init__(self, runs: Iterable[RunSummary]) -> None:
+        self._names: dict[str, str] = {}
+        self._steps: dict[str, str] = {}
+        self._runs: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._labels: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._parents: defaultdict[str, set[str]] = defaultdict(set)
+        self._children: defaultdict[str, set[str]] = defaultdict(set)
+        for one in runs:
+            for made in one.derivations:
+                self._add(one, made)
+            if one.registered and (model := one.version("model")):
+                self._labels[model][one.registered] = None
+
+    def _add(self, one: RunSummary, made: Derivation) -> None:
+        for name, digest in made.inputs.items():
+            self._names.setdefault(digest, name)
+        for name, digest in made.outputs.items():
+            self._names[digest], self._steps[digest] = name, made.step
+            self._runs[digest][one.run] = None
+            for source in made.inputs.values():
+                self._parents[digest].add(source)
+                self._children[source].add(digest)
+
+    def find(self, start: str) -> str:
+        """Return the digest that begins so, or that a registered version such as ``flight-delay/3`` has.
+
+        Raises:
+            InputError: There is none, or there are several.
+        """
+        labelled = [digest for digest, labels in self._labels.items() if start in labels]
+        found = labelled or [digest for digest in self._names if digest.startswith(start)]
+        if len(found) == 1:
+            return found[0]
+        listed = ", ".join(f"{self._names[digest]} {digest[:12]}" for digest in found[:_SHORT])
+        if found:
+            raise InputError(
+                f"{start!r} is the beginning of {len(found)} versions: {listed}", hint="Name more digits."
+            )
+        raise InputError(
+            f"no run here read or made {start!r}",
+            hint="Name a run, a registered version such as flight-delay/3, or the beginning of a digest: "
+            "trainwright runs list.",
+        )
+
+    def node(self, digest: str) -> Node:
+        """Describe one version."""
+        return Node(
+            digest,
+            self._names[digest],
+            self._steps.get(digest, ""),
+            tuple(self._runs[digest]),
+            tuple(self._labels[digest]),
+        )
+
+    def walk(self, digest: str, *, up: bool) -> Iterator[tuple[int, Node]]:
+        """Yield what a version was made from, or with ``up`` False what was made from it, with the depth.
+
+        Each version comes once, at the first place where a walk in depth meets it.
+        """
+        edges, seen = self._parents if up else self._children, {digest}
+
+        def next_to(one: str, depth: int) -> list[tuple[int, str]]:
+            near = sorted(edges.get(one, ()), key=lambda other: (self._names[other], other), reverse=True)
+            return [(depth, other) for other in near]
+
+        waiting = next_to(digest, 1)
+        while waiting:
+            depth, one = waiting.pop()
+            if one not in seen:
+                seen.add(one)
+                yield depth, self.node(one)
+                waiting += next_to(one, depth + 1)
