@@ -160,7 +160,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for name in ("trainwright", "compiled", "images"):
+    for name in ("trainwright", "compiled", "components", "images"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for words in (wheel[1:], install[1:]):
         done = subprocess.run([*pip, *words], cwd=source, capture_output=True, text=True, check=False)

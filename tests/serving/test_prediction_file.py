@@ -124,11 +124,14 @@ def test_value_of_another_type_is_an_error_and_leaves_the_earlier_file(
 ) -> None:
     folder, table = model_of("binary"), pq.read_table(rows)
     place = table.column_names.index("wind")
-    wrong = table.set_column(place, "wind", pa.array(["strong"] * 50))
+    wrong = table.set_column(place, "wind", pa.array(["1"] * 37 + ["strong"] + ["2"] * 12))
     pq.write_table(wrong, tmp_path / "rows.parquet")
     (tmp_path / "out.csv").write_text("earlier")
-    with pytest.raises(InputError, match="column 'wind' of type string cannot be read as a number") as error:
+    with pytest.raises(
+        InputError, match=r"'wind' cannot be read as a number: row 37, .* holds 'strong'"
+    ) as error:
         predict_file(folder, tmp_path / "rows.parquet", tmp_path / "out.csv")
+    assert error.value.where == str(tmp_path / "rows.parquet")
     assert error.value.hint == (
         "The model was trained with a number in 'wind': correct the value, or leave it empty."
     )

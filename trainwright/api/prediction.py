@@ -3,18 +3,19 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 from trainwright import sandbox
+from trainwright.api.tables import is_table, write_rows
 from trainwright.errors import InputError
 
 _TIME_LIMIT_S = 24 * 3600.0
 _REFERENCE = re.compile(r"(?P<name>[^@/]+)(?:@(?P<alias>[\w-]+)|/(?P<version>[1-9]\d*))")
-Rows = Mapping[str, Sequence[Any]]
+Rows = Any
+"""Rows in memory, as :func:`trainwright.api.tables.write_rows` takes them."""
 
 
 @dataclass(frozen=True)
@@ -69,34 +70,30 @@ def predict(
 
     Args:
         model: ``NAME@ALIAS`` or ``NAME/VERSION`` of a registered model, or the folder of a model.
-        rows: A Parquet, CSV or JSON lines file, or lists by the name of the column.
+        rows: A Parquet, CSV or JSON lines file; or a pandas data frame, an Arrow table, or arrays or lists by
+            the name of the column.
         output: File to write; default: beside ``rows``, with ``.predictions`` before its suffix.
         config: Experiment file that names the registry.
         tracking_uri: MLflow's address, in place of the file's.
 
     Returns:
-        The written file; of lists, the columns of the predictions by name.
+        The written file; of rows in memory, the columns of the predictions by name.
 
     Raises:
         TrainwrightError: There is no such model, or the rows lack a column that it reads.
     """
     with TemporaryDirectory(prefix="trainwright-") as scratch:
         folder, digest, words = _model(model, config, tracking_uri, Path(scratch))
-        if isinstance(rows, Mapping):
-            return _predict_lists(folder, digest, rows, Path(scratch))
+        if is_table(rows):
+            return _predict_table(folder, digest, rows, Path(scratch))
         source = Path(rows)
         target = Path(output) if output else source.with_suffix(f".predictions{source.suffix}")
         made = _score(folder, digest, source, target)
         return ScoredFile(target, made["rows"], tuple(made["columns"]), words or f"model {made['model'][:6]}")
 
 
-def _predict_lists(folder: Path, digest: str, rows: Rows, scratch: Path) -> dict[str, list[Any]]:
-    source, target = scratch / "rows.jsonl", scratch / "predictions.jsonl"
-    if len({len(values) for values in rows.values()}) > 1:
-        sizes = {name: len(values) for name, values in rows.items()}
-        raise InputError(f"the columns have different lengths: {sizes}", where="rows")
-    lines = (dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True))
-    source.write_text("".join(json.dumps(line, default=str) + "\n" for line in lines))
+def _predict_table(folder: Path, digest: str, rows: Any, scratch: Path) -> dict[str, list[Any]]:
+    source, target = write_rows(rows, scratch, "rows"), scratch / "predictions.jsonl"
     columns = _score(folder, digest, source, target)["columns"]
     scored = [json.loads(line) for line in target.read_text().splitlines()]
     return {name: [row[name] for row in scored] for name in columns}
@@ -142,8 +139,7 @@ def _score(folder: Path, digest: str, rows: Path, output: Path) -> dict[str, Any
         if done.error:
             raise done.error
         written.replace(output)
-    made: dict[str, Any] = json.loads(done.output)
-    return made
+    return done.answer
 
 
 def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.results import LocalRun, StepOutputs
+from trainwright.api.tables import is_table, write_rows
 from trainwright.errors import ERRORS, InternalError, Preempted
 from trainwright.redaction import printable
 
@@ -19,7 +20,7 @@ TRAIN = "train_and_register"
 
 
 def init(
-    data: str | os.PathLike[str],
+    data: Any,
     *,
     output: str | os.PathLike[str] = ".",
     quiet: bool = False,
@@ -28,7 +29,8 @@ def init(
     """Write the first experiment file and schema of a table, and print each choice with its reason.
 
     Args:
-        data: Parquet, CSV or JSONL file, folder or glob of these, a URI, or the URL of a database.
+        data: Parquet, CSV or JSONL file, folder or glob of these, a URI, or the URL of a database. Or a
+            pandas data frame, an Arrow table, or arrays by name, which are written to ``rows`` in ``output``.
         output: Folder for the two files; nothing in it is overwritten.
         quiet: Print nothing.
         options: ``label``, ``key``, ``time``, ``group``, ``kind``, ``text`` and ``query`` of the command.
@@ -41,7 +43,8 @@ def init(
     """
     from trainwright.local.initialization import initialize
 
-    written = initialize(os.fspath(data), output=Path(output), **options)
+    source = write_rows(data, Path(output), "rows") if is_table(data) else data
+    written = initialize(os.fspath(source), output=Path(output), **options)
     if not quiet:
         sys.stdout.writelines(f"{printable(line)}\n" for line in written.findings)
     return written.experiment

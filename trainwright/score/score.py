@@ -1,6 +1,5 @@
 """Score the evaluation split with the model in production."""
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +9,12 @@ from trainwright import sandbox
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError, ModelRefused
 from trainwright.experiment import LanguageModel, Registry
-from trainwright.http_limits import DOWNLOAD, limited
 from trainwright.report import markdown
 from trainwright.serving import load, load_language_model, verified
 from trainwright.serving.outputs import Outputs
 from trainwright.serving.predictions import write_losses, write_predictions
 from trainwright.tracking import Stopwatch
-from trainwright.tracking.server import persist
+from trainwright.tracking.server import download_model, persist
 
 _TIME_LIMIT_S = 24 * 3600.0
 """Limit for scoring one split; a model whose operators have no loops comes to an end long before."""
@@ -73,7 +71,8 @@ def score_rows(
     if production.model:
         short = production.model[:6]
         with tempfile.TemporaryDirectory() as scratch:
-            folder, model = _download_model(production, Path(scratch))
+            folder = Path(scratch)
+            model = _download_model(production, folder)
             inputs = str(folder.resolve()), model.digest, str(training_set.resolve()), data_version, split
             limits = sandbox.model_limits(folder, training_set, write=[predictions], seconds=_TIME_LIMIT_S)
             done = sandbox.run("trainwright.score", [*inputs, str(predictions.resolve())], limits)
@@ -84,8 +83,8 @@ def score_rows(
             elif done.error:
                 raise done.error
             else:
-                written = json.loads(done.output)
-                scored = ScoreResult(written["digest"], f"{written['rows']:,} rows scored by model {short}")
+                rows = done.answer["rows"]
+                scored = ScoreResult(done.answer["digest"], f"{rows:,} rows scored by model {short}")
     watch.record(
         predictions,
         "score",
@@ -101,23 +100,19 @@ def score_rows(
     return scored
 
 
-def _download_model(production: ProductionModelReference, folder: Path) -> tuple[Path, Model]:
+def _download_model(production: ProductionModelReference, folder: Path) -> Model:
     """Download a version's files into a folder, and verify them."""
     registry = production.registry
 
-    def download() -> str:
-        from mlflow.artifacts import download_artifacts
-
-        uri = registry.tracking_uri
-        with limited(DOWNLOAD, threads=True):
-            return str(download_artifacts(production.source, dst_path=str(folder), tracking_uri=uri))
+    def download() -> None:
+        download_model(production.source, production.model, folder, registry.tracking_uri)
 
     hint = (
         "These are the files of the version in production. Look at the server that hands them out; when it "
         "answers, run this step again: the candidate is kept."
     )
-    place = Path(persist(download, registry.tracking_uri, registry.retry_s, hint=hint))
-    return place, verified(place, production.model)
+    persist(download, registry.tracking_uri, registry.retry_s, hint=hint)
+    return verified(folder, production.model)
 
 
 def write_model_predictions(

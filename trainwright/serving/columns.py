@@ -12,6 +12,18 @@ from trainwright.transforms import MISSING_TIME, Categories, Kind, Raw, Transfor
 from trainwright.transforms.encoding import require
 
 
+class UnreadableValueError(InputError):
+    """A value of a column that cannot be read as its kind; ``row`` is its position in the rows."""
+
+    def __init__(self, name: str, kind: Kind, row: int, value: object) -> None:
+        super().__init__(
+            f"column {name!r} cannot be read as a {kind}: row {row:,}, counted from 0, holds {value!r:.80}",
+            where="input of the model",
+            hint=f"The model was trained with a {kind} in {name!r}: correct the value, or leave it empty.",
+        )
+        self.name, self.kind, self.row, self.value = name, kind, row, value
+
+
 def to_raw(rows: pa.Table | pa.RecordBatch | Mapping[str, Sequence[Any]], transforms: Transforms) -> Raw:
     """Convert rows, as Arrow or as lists by name, to the arrays that a program takes, or raise InputError."""
     return transforms.raw(to_values(to_table(rows), transforms.inputs))
@@ -47,12 +59,30 @@ def _to_values(column: pa.Array | pa.ChunkedArray, kind: Kind, name: str) -> Val
                 return microseconds.fill_null(MISSING_TIME).to_numpy()  # type: ignore[no-any-return]
             case "category":
                 return _to_categories(column)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"column {name!r} of type {column.type} cannot be read as a {kind}: {error}",
-            where="input of the model",
-            hint=f"The model was trained with a {kind} in {name!r}: correct the value, or leave it empty.",
-        ) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+        if len(column) > 1:
+            half = len(column) // 2
+            _to_values(column.slice(0, half), kind, name)
+            _after(column.slice(half), kind, name, half)
+        raise UnreadableValueError(name, kind, 0, _first_value(column)) from None
+
+
+def _first_value(column: pa.Array) -> Any:
+    """Return the first value of a column; bytes where a text is no UTF-8, and the type of an empty column."""
+    if not len(column):
+        return str(column.type)
+    try:
+        return column[0].as_py()
+    except UnicodeDecodeError:
+        return column[0].as_buffer().to_pybytes()
+
+
+def _after(column: pa.Array, kind: Kind, name: str, start: int) -> None:
+    """Find the unreadable value of a column, whose rows begin at ``start``."""
+    try:
+        _to_values(column, kind, name)
+    except UnreadableValueError as error:
+        raise UnreadableValueError(name, kind, start + error.row, error.value) from None
 
 
 def _to_categories(column: pa.Array) -> Categories:

@@ -13,11 +13,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.csv as pacsv  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from trainwright.artifacts import Model
 from trainwright.documents import read_json
 from trainwright.errors import InputError
-from trainwright.experiment import Data
-from trainwright.serving import Predictor, load
+from trainwright.experiment import Data, LanguageModel
+from trainwright.serving import load, load_language_model
+from trainwright.serving.columns import UnreadableValueError
 from trainwright.serving.outputs import Outputs
+from trainwright.serving.predictions import LOSS, SCORED, row_losses
 from trainwright.sources import list_source, open_source
 from trainwright.storage import Access
 
@@ -42,6 +45,8 @@ def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = No
     The output has the columns that the model does not read, such as the key, or ``row``, the position in the
     file, if it reads all. Then follow ``score``, or ``score_0``, ``score_1`` and so on for more than two
     classes, and ``prediction``: the class at the model's threshold, the most probable one, or the number.
+    Of a language model it has ``loss``, the mean negative log-likelihood per token in nats, and the number of
+    tokens, ``tokens_scored``.
 
     Args:
         folder: The model's folder.
@@ -57,28 +62,86 @@ def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = No
         why = "is the file of the rows" if output.suffix in SUFFIXES else f"has the suffix {output.suffix!r}"
         hint = f"Name another file, one of {', '.join(SUFFIXES)}."
         raise InputError(f"the output {why}", where=output.name, hint=hint)
-    predictor, outputs = load(folder, digest), Outputs.read(folder)
     data = Data.check({"source": str(rows), "splits": {"all": {"fraction": 1}}}, "rows")
     source = open_source(list_source(str(rows), data, Access()), data, Access())
-    _require_columns(source.schema.names, list(predictor.transforms.inputs), rows)
-    kept = [name for name in source.schema.names if name not in predictor.transforms.inputs]
-    if taken := sorted({*outputs.columns, PREDICTION} & set(kept)):
+    scorer: _TextScorer | _RowScorer
+    scorer = _TextScorer(folder, digest) if Model.read(folder).kind == "lm" else _RowScorer(folder, digest)
+    _require_columns(source.schema.names, scorer.inputs, rows)
+    kept = [name for name in source.schema.names if name not in scorer.inputs]
+    if taken := sorted(scorer.reserved & set(kept)):
         raise InputError(
             f"the rows have {taken}, which the output names its scores",
             where=str(rows),
             hint="Rename these columns.",
         )
-    decide = _decision(outputs, folder)
+
+    def scored(table: pa.Table, start: int) -> pa.Table:
+        made = table.select(kept)
+        if not kept:
+            made = pa.table({ROW: pa.array(range(start, start + len(table)), pa.int64())})
+        try:
+            return scorer.add_scores(table, made)
+        except UnreadableValueError as error:
+            found = UnreadableValueError(error.name, error.kind, start + error.row, error.value)
+            raise InputError(found.what, where=str(rows), hint=found.hint) from None
+
     count, columns = 0, list[str]()
     with _writer(output) as write:
         for part in source.parts():
             for _, _, table in source.batches(part):
-                made = _scored(table, count, kept, predictor, outputs, decide)
+                made = scored(table, count)
                 write(made)
                 count, columns = count + len(made), made.schema.names
         if not columns:  # a file without rows
-            write(_scored(source.schema.empty_table(), 0, kept, predictor, outputs, decide))
-    return PredictionFile(count, columns, predictor.model.digest)
+            write(scored(source.schema.empty_table(), 0))
+    return PredictionFile(count, columns, scorer.model.digest)
+
+
+class _RowScorer:
+    """A model of rows: scores, and the decision or the predicted number."""
+
+    def __init__(self, folder: Path, digest: str | None) -> None:
+        self._predictor, self._outputs = load(folder, digest), Outputs.read(folder)
+        self._decide = _decision(self._outputs, folder)
+        self.model, self.inputs = self._predictor.model, list(self._predictor.transforms.inputs)
+        self.reserved = {*self._outputs.columns, PREDICTION}
+
+    def add_scores(self, table: pa.Table, made: pa.Table) -> pa.Table:
+        """Return the identifying columns of some rows with their scores and decisions."""
+        columns = self._outputs.columns
+        scores = self._predictor.predict(table).reshape(len(table), len(columns))
+        if self._decide is None:
+            return made.append_column(PREDICTION, pa.array(scores[:, 0]))
+        for place, name in enumerate(columns):
+            made = made.append_column(name, pa.array(scores[:, place]))
+        return made.append_column(PREDICTION, self._decide(scores))
+
+
+class _TextScorer:
+    """A language model: the loss of each text, as `score` and `evaluate` have it, and its tokens."""
+
+    reserved = frozenset({LOSS, SCORED})
+
+    def __init__(self, folder: Path, digest: str | None) -> None:
+        self._predictor = load_language_model(folder, digest)
+        self.model = self._predictor.model
+        self._network = LanguageModel.model_validate(self.model.config["network"])
+        self.inputs = [self._network.column]
+
+    def add_scores(self, table: pa.Table, made: pa.Table) -> pa.Table:
+        """Return the identifying columns of some texts with their losses; null below two tokens."""
+        [name] = self.inputs
+        column = table[name].combine_chunks()
+        if self._network.text:  # numbers and other values are read as they are written
+            column = column.cast(pa.string())
+        elif not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+            raise InputError(
+                f"column {name!r} holds {column.type}; expected lists of token ids",
+                where="input of the model",
+            )
+        losses, scored = row_losses(column, self._network, self._predictor)
+        made = made.append_column(LOSS, pa.array(losses, from_pandas=True))
+        return made.append_column(SCORED, pa.array(scored))
 
 
 def _require_columns(there: list[str], inputs: list[str], rows: Path) -> None:
@@ -88,26 +151,6 @@ def _require_columns(there: list[str], inputs: list[str], rows: Path) -> None:
             where=str(rows),
             hint="Add them. Features that join adds are in the online store of their repository.",
         )
-
-
-def _scored(
-    table: pa.Table,
-    start: int,
-    kept: list[str],
-    predictor: Predictor,
-    outputs: Outputs,
-    decide: Callable[[Any], pa.Array] | None,
-) -> pa.Table:
-    """Return the identifying columns of some rows with their scores and decisions."""
-    made = table.select(kept)
-    if not kept:
-        made = pa.table({ROW: pa.array(range(start, start + len(table)), pa.int64())})
-    scores = predictor.predict(table).reshape(len(table), len(outputs.columns))
-    if decide is None:
-        return made.append_column(PREDICTION, pa.array(scores[:, 0]))
-    for place, name in enumerate(outputs.columns):
-        made = made.append_column(name, pa.array(scores[:, place]))
-    return made.append_column(PREDICTION, decide(scores))
 
 
 def _decision(outputs: Outputs, folder: Path) -> Callable[[Any], pa.Array] | None:

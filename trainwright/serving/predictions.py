@@ -124,15 +124,26 @@ def _loss_batches(
     batches: Iterable[pa.RecordBatch], network: LanguageModel, predictor: TokenPredictor, split: str
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        lists = to_tokens(batch.column(network.column))
-        lengths: NDArray[np.int64] = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
-        tokens: NDArray[np.int64] = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-        kept = lengths > 1
-        loss = _sums(predictor, network, tokens, lengths)[kept] / (lengths[kept] - 1)
+        losses, scored = row_losses(batch.column(network.column), network, predictor)
+        kept = scored > 0
+        loss = losses[kept]
         if not np.isfinite(loss).all():
             raise Diverged(f"the model's loss is not finite on a row of split {split!r}")
-        columns = [*batch.filter(pa.array(kept)).columns, pa.array(loss), pa.array(lengths[kept] - 1)]
+        columns = [*batch.filter(pa.array(kept)).columns, pa.array(loss), pa.array(scored[kept])]
         yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, LOSS, SCORED])
+
+
+def row_losses(
+    column: pa.Array, network: LanguageModel, predictor: TokenPredictor
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the mean loss per token of each row, NaN below two tokens, and the number of scored tokens."""
+    lists = to_tokens(column)
+    lengths: NDArray[np.int64] = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    tokens: NDArray[np.int64] = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    scored = np.maximum(lengths - 1, 0)
+    losses = np.full(len(lengths), np.nan)
+    np.divide(_sums(predictor, network, tokens, lengths), scored, out=losses, where=scored > 0)
+    return losses, scored
 
 
 def _sums(

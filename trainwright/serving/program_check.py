@@ -5,7 +5,6 @@ expressions, and writes names into Python source that it executes. A program may
 this library hold, so everything that is not listed here is rejected.
 """
 
-import json
 import keyword
 import math
 import re
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from trainwright.documents import read_json
 from trainwright.errors import InputError, ModelRefused
 
 _MEMBERS = re.compile(
@@ -152,7 +152,7 @@ def _find_problem(path: Path) -> str:
 
 
 def _read(reader: Any, file: str) -> Any:
-    return json.loads(reader.get_record(file).decode())
+    return read_json(reader.get_record(file), where=file, max_bytes=_MAX_DOCUMENT)
 
 
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> str:
@@ -228,7 +228,7 @@ def _check_text(text: str, key: str) -> Iterator[str]:
     if key == "expr_str":
         yield from _check_expression(text)
     elif key in ("in_spec", "out_spec"):
-        _, spec = json.loads(text)
+        _, spec = read_json(text)
         yield from _check_structure(spec)
     elif key in ("name", "as_name", "forward_arg_names"):  # become names in source code
         if not text.isidentifier() or keyword.iskeyword(text):
@@ -248,7 +248,7 @@ def _check_structure(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield what torch could import for inputs and outputs other than plain tuples, lists and dicts."""
     if spec["type"] not in (None, "builtins.tuple", "builtins.list", "builtins.dict"):
         yield f"the program takes or returns a {spec['type']!r}"
-    context = json.loads(spec["context"]) if spec["context"] else None
+    context = read_json(spec["context"]) if spec["context"] else None
     if context is not None and not (isinstance(context, list) and all(type(key) is str for key in context)):
         yield f"the program takes or returns a structure with {spec['context'][:80]!r}"
     for child in spec["children_spec"]:
