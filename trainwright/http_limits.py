@@ -1,9 +1,10 @@
-"""Limits of HTTP exchanges: a deadline for a whole answer, its largest size, the least rate of a download.
+"""Limits of HTTP exchanges: a deadline and a size for a whole answer, the least rate of data both ways.
 
-The timeout of an HTTP client limits one wait for bytes: a server that sends a byte every second is read
-forever, and its answer may have any size. No client has an option for the whole. All that this library uses
-(requests, urllib3, botocore, google-auth, kubernetes, kfp, MLflow, docker) read by :mod:`http.client`, so the
-limits are in the class of its responses. Outside of :func:`limited` that class does what it always did.
+The timeout of an HTTP client limits one wait for bytes: a server that sends or takes a byte every second is
+served forever, and its answer may have any size. No client has an option for the whole. All that this library
+uses (requests, urllib3, botocore, google-auth, kubernetes, kfp, MLflow, docker) send and read by
+:mod:`http.client`, so the limits are in its connections and in the class of its responses. Outside of
+:func:`limited` both do what they always did.
 """
 
 import contextlib
@@ -25,6 +26,12 @@ _HEADER_S = 120.0
 _WINDOW_S = 60.0
 """Seconds of waiting over which the rate of a download is measured."""
 
+_UPLOAD_RATE, _UPLOAD_BLOCK = 16 << 10, 64 << 10
+"""Least bytes per second of what is sent, and the bytes after which that is measured.
+
+So the deadline of an upload follows from its size: 35 minutes for a part of 32 MiB.
+"""
+
 _DEFLATED = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """Encodings of an answer, and how :mod:`zlib` calls them."""
 
@@ -43,6 +50,11 @@ class HttpLimits:
     seconds: float = math.inf
     max_bytes: float = math.inf
     least_rate: int = 0
+
+    @classmethod
+    def of_file(cls, size: int) -> "HttpLimits":
+        """Return the limits of a download of known size; headers and encodings make it a little larger."""
+        return cls(max_bytes=size + size // 8 + (1 << 20), least_rate=DOWNLOAD.least_rate)
 
 
 MAX_BYTES = 64 << 20
@@ -63,10 +75,10 @@ _of_threads: list[HttpLimits] = []
 
 @contextlib.contextmanager
 def limited(limits: HttpLimits = ANSWER, *, threads: bool = False) -> Iterator[None]:
-    """Limit every answer to requests that this thread sends in the body; an answer may be read later.
+    """Limit every request that this thread sends in the body, and its answer, which may be read later.
 
     Args:
-        limits: The limits of each answer.
+        limits: The limits of each answer; what is sent has a least rate.
         threads: Limit the requests of other threads, too, that have no limits of their own: those that a
             library starts, such as MLflow's downloads.
 
@@ -74,6 +86,7 @@ def limited(limits: HttpLimits = ANSWER, *, threads: bool = False) -> Iterator[N
     above the limit raises :class:`~trainwright.errors.DependencyError`.
     """
     http.client.HTTPConnection.response_class = _Response
+    http.client.HTTPConnection.send = _send  # type: ignore[method-assign, assignment]
     token = _current.set(limits)
     if threads:
         _of_threads.append(limits)
@@ -85,11 +98,45 @@ def limited(limits: HttpLimits = ANSWER, *, threads: bool = False) -> Iterator[N
             _of_threads.remove(limits)
 
 
+def _limits() -> HttpLimits | None:
+    return _current.get() or (_of_threads[-1] if _of_threads else None)
+
+
+class _Progress:
+    """Requires a least rate while a socket makes a process wait; other time does not count."""
+
+    def __init__(self, least_rate: int) -> None:
+        self._least_rate, self._seconds, self._bytes = least_rate, 0.0, 0
+
+    def note(self, count: int, waited_s: float) -> None:
+        """Note some bytes; raise TimeoutError if there were too few over the last window."""
+        self._seconds, self._bytes = self._seconds + waited_s, self._bytes + count
+        if count and self._seconds >= _WINDOW_S:
+            if self._bytes < self._seconds * self._least_rate:
+                raise TimeoutError(f"{self._bytes} bytes passed in {self._seconds:.0f} s")
+            self._seconds, self._bytes = 0.0, 0
+
+
+_plain_send = http.client.HTTPConnection.send
+
+
+def _send(connection: http.client.HTTPConnection, data: Any) -> None:
+    """Send data in blocks, each within the connection's timeout, at the least rate."""
+    if _limits() is None or not isinstance(data, bytes | bytearray | memoryview):
+        return _plain_send(connection, data)
+    progress = connection.__dict__.setdefault("_trainwright_sent", _Progress(_UPLOAD_RATE))
+    for start in range(0, len(data) or 1, _UPLOAD_BLOCK):
+        block, started = data[start : start + _UPLOAD_BLOCK], monotonic()
+        _plain_send(connection, block)
+        progress.note(len(block), monotonic() - started)
+    return None
+
+
 class _Response(http.client.HTTPResponse):
     """A response of http.client within the limits that hold where it begins."""
 
     def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
-        limits = _current.get() or (_of_threads[-1] if _of_threads else None)
+        limits = _limits()
         self._input = _LimitedInput(sock, limits) if limits else None
         super().__init__(self._input or sock, *args, **options)  # type: ignore[arg-type]
 
@@ -146,7 +193,7 @@ class _LimitedInput(io.RawIOBase):
         self.limits, self._socket, self._stream = limits, sock, sock.makefile("rb", 0)
         self._seconds = limits.seconds if math.isfinite(limits.seconds) else _HEADER_S
         self._deadline, self._bytes = monotonic() + self._seconds, 0
-        self._window_s, self._window_bytes = 0.0, 0
+        self._progress = _Progress(limits.least_rate)
 
     def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002 - as of a socket
         """Return it as http.client reads it."""
@@ -172,18 +219,11 @@ class _LimitedInput(io.RawIOBase):
         finally:
             with contextlib.suppress(OSError):  # it may have been closed by another thread
                 self._socket.settimeout(patience)
-        self._require_progress(count or 0, monotonic() - started)
-        return count
-
-    def _require_progress(self, count: int, waited_s: float) -> None:
-        self._bytes += count
+        self._bytes += count or 0
         if self._bytes > self.limits.max_bytes:
             raise too_large(int(self.limits.max_bytes))
-        self._window_s, self._window_bytes = self._window_s + waited_s, self._window_bytes + count
-        if count and self._window_s >= _WINDOW_S:
-            if self._window_bytes < self._window_s * self.limits.least_rate:
-                raise TimeoutError(f"{self._window_bytes} bytes arrived in {self._window_s:.0f} s")
-            self._window_s, self._window_bytes = 0.0, 0
+        self._progress.note(count or 0, monotonic() - started)
+        return count
 
     def close(self) -> None:
         if not self.closed:

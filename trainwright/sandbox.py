@@ -19,7 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from trainwright.documents import read_json
 from trainwright.errors import ERRORS, InternalError, ModelRefused, TrainwrightError, clean, last_record
 
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "OMP_NUM_THREADS")
@@ -37,6 +39,10 @@ _SYSTEM = (
 _OUT_OF_MEMORY = ("can't allocate memory", "MemoryError", "bad_alloc", "failed to map segment")
 
 
+_MAX_ANSWER = 1 << 20
+"""Characters of an answer: digests, counts and names of columns."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Folders and files that the process may read and write, bytes of memory, and seconds."""
@@ -49,9 +55,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """The last line of standard output, or the error; and the protections that were in force."""
+    """The JSON object in the last line of standard output, or the error; and the protections in force."""
 
-    output: str
+    answer: dict[str, Any]
     protections: tuple[str, ...]
     error: TrainwrightError | None = None
 
@@ -83,10 +89,15 @@ def run(
             check=False,
         )
     first, _, output = done.stdout.partition("\n")
-    protections = tuple(json.loads(first)) if first.startswith("[") else ()
+    protections = tuple(map(str, read_json(first))) if first.startswith("[") else ()
     if done.returncode:
-        return SandboxResult("", protections, _error(done, limits))
-    return SandboxResult(output.splitlines()[-1], protections)
+        return SandboxResult({}, protections, _error(done, limits))
+    last = output.rstrip().rpartition("\n")[2]
+    try:
+        return SandboxResult({**read_json(last, max_bytes=_MAX_ANSWER)}, protections)
+    except (ValueError, TypeError):
+        problem = ModelRefused(f"its process answered with what is no JSON object: {clean(last, 200)!r}")
+        return SandboxResult({}, protections, problem)
 
 
 def _error(done: subprocess.CompletedProcess[str], limits: Limits) -> TrainwrightError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import socket
 import ssl
 import time
 import tracemalloc
@@ -89,6 +90,36 @@ def test_compressed_answer_in_chunks_leaves_the_connection_usable() -> None:
 def test_download_below_the_least_rate_is_given_up() -> None:
     with hostile(drip(HEAD)) as server, pytest.raises(requests.ConnectionError):
         read(server.url, DOWNLOAD)
+
+
+@pytest.mark.covers("A19")
+@pytest.mark.usefixtures("fast")
+def test_upload_below_the_least_rate_is_given_up() -> None:
+    def receive(connection: socket.socket) -> None:
+        while connection.recv(4096):  # at the clock of the limits 1 KiB a second
+            time.sleep(0.02)
+
+    with hostile(receive) as server, limited():
+        started = time.monotonic()
+        with pytest.raises(requests.ConnectionError):
+            requests.put(server.url, data=bytes(32 << 20), timeout=5)
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.usefixtures("fast")
+def test_upload_at_the_least_rate_arrives_whole() -> None:
+    size, received = 16 << 20, 0
+
+    def receive(connection: socket.socket) -> None:
+        nonlocal received
+        received = len(server.requests[0].partition(b"\r\n\r\n")[2])
+        while received < size:
+            received += len(connection.recv(1 << 20))
+        connection.sendall(OK + b"Content-Length: 0\r\n\r\n")
+
+    with hostile(receive) as server, limited():
+        assert requests.put(server.url, data=bytes(size), timeout=5).ok
+    assert received == size
 
 
 @pytest.mark.usefixtures("fast")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TransientError
 from trainwright.registry.audit import (
     ABORT,
     COMMIT,
@@ -19,6 +19,7 @@ from trainwright.registry.audit import (
     AuditLog,
     AuditState,
     BrokenAuditError,
+    verify_chain,
 )
 from trainwright.registry.signing import ENTRY, Keyring, Signed
 from trainwright.storage import AlreadyExists
@@ -81,8 +82,11 @@ def test_a_changed_entry_breaks_the_chain_where_it_is_or_right_after(
     whole = json.loads(place.read_text())
     whole["body"][field] = value
     place.write_text(json.dumps(whole))
-    with pytest.raises(BrokenAuditError, match=rf"entry {number} .* signature is not of this content"):
+    with pytest.raises(
+        BrokenAuditError, match=rf"entry {number} .* signature is not of this content"
+    ) as found:
         AuditLog(str(Path(chain.place).parent), "m").read()
+    assert "Promote nothing" in found.value.hint
 
 
 def test_a_missing_entry_in_the_middle_and_one_of_another_model_are_named(
@@ -202,3 +206,64 @@ def test_an_entry_that_says_something_twice_is_none(chain: AuditLog) -> None:
     place.write_text(place.read_text().replace('"body": {', '"body": {"reason": "another",', 1))
     with pytest.raises(InputError, match="no entry of an audit"):
         AuditLog(str(Path(chain.place).parent), "m").read()
+
+
+def test_an_entry_that_is_being_written_is_read_later(chain: AuditLog) -> None:
+    """A file system without links claims the name of a file before it fills it."""
+    files(chain)[-1].write_text("")
+    with pytest.raises(TransientError, match="an entry is being written"):
+        AuditLog(str(Path(chain.place).parent), "m").read()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"time": 1}', "\udcff"])
+def test_an_entry_that_cannot_be_read_is_named(chain: AuditLog, text: str) -> None:
+    files(chain)[-1].write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match="this is no entry of an audit") as caught:
+        AuditLog(str(Path(chain.place).parent), "m").read()
+    assert caught.value.where.endswith("00000004.json")
+
+
+def unsigned(chain: AuditLog, count: int) -> AuditLog:
+    """Take the signatures off the first entries, as releases before signatures wrote them."""
+    for place in files(chain)[:count]:
+        place.write_text(json.dumps(Signed.read(place).body))
+    return AuditLog(str(Path(chain.place).parent), "m")
+
+
+def test_entries_without_a_signature_are_adopted_once_by_a_person(chain: AuditLog) -> None:
+    found = unsigned(chain, 4)
+    with pytest.raises(BrokenAuditError, match="4 entries of the audit of 'm' have no signature"):
+        found.read()
+    found.adopt = True
+    last = found.read().entries[-1]
+    assert found.unadopted
+    made = found.append(entry(INTENT, "5", action=PROMOTE))
+    assert made.facts == {"adopted": f"4 entries without a signature; the last has digest {last.digest}"}
+    assert not found.unadopted
+    assert found.append(entry(ABORT, "5")).facts == {}
+    again = AuditLog(str(Path(chain.place).parent), "m")
+    assert len(again.read().entries) == 6
+    assert not again.unadopted
+
+
+def test_an_entry_without_a_signature_after_a_signed_one_is_no_entry(chain: AuditLog) -> None:
+    place = files(chain)[2]
+    place.write_text(json.dumps(Signed.read(place).body))
+    found = AuditLog(str(Path(chain.place).parent), "m")
+    found.adopt = True
+    with pytest.raises(BrokenAuditError, match="entry 3 of the audit of 'm' has no signature, earlier ones"):
+        found.read()
+    assert not AuditLog(str(Path(chain.place).parent), "n").unadopted
+
+
+def test_a_change_that_leaves_production_as_it_is_adds_nothing_to_the_succession(chain: AuditLog) -> None:
+    move(chain, "2", "2")
+    assert chain.read().succession == ["1", "2"]
+
+
+@pytest.mark.parametrize("change", [{"time": "2026-11-20T09:59:59+00:00"}, {"token": 0}])
+def test_neither_time_nor_token_of_an_entry_goes_back(chain: AuditLog, change: dict[str, object]) -> None:
+    *before, last = chain.read().entries
+    verify_chain([*before, last], "m")
+    with pytest.raises(BrokenAuditError, match="at entry 4"):
+        verify_chain([*before, replace(last, **change)], "m")  # type: ignore[arg-type]

@@ -86,6 +86,9 @@ def test_model_verdict_excuses_a_missing_baseline_and_no_other_rule(run: Run) ->
     bootstrap = Rule(name=BASELINE, value=0.0, limit=1.0, test=AT_LEAST, broken="PASS")
     judged_by(run, held, bootstrap)
     assert check_candidate(*run.folders).model_verdict.decision == "PASS"
+    judged_by(run, replace(held, name="recall", value=0.2, broken="PASS"))
+    with pytest.raises(InputError, match="rule 'recall' of the model verdict is beyond its limit and passes"):
+        check_candidate(*run.folders)
     judged_by(run, replace(held, value=0.2, broken="PASS"))
     with pytest.raises(InputError, match="rule 'AUC' of the model verdict is beyond its limit and passes"):
         check_candidate(*run.folders)

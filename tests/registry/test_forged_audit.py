@@ -1,6 +1,8 @@
 """Whoever may write the audit's folder, and has no key, cannot make anybody's promotion carry out another."""
 
 import json
+import re
+import subprocess
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -229,6 +231,30 @@ def test_audit_without_its_key_is_not_continued_with_a_new_one(shelf: Shelf) -> 
     with pytest.raises(InputError, match="no such file, so no entry of the audit can be signed or verified"):
         shelf.ask("production", 2, expected="1")
     assert not (shelf.folder / "audit.key").exists()
+
+
+def test_lost_local_key_is_not_replaced_silently_and_a_new_one_continues_the_audit(shelf: Shelf) -> None:
+    shelf.ask("production", 1)
+    entry, key, public = shelf.state().entries[0], shelf.folder / "audit.key", shelf.folder / "audit.pem"
+    key.unlink()
+    with pytest.raises(InputError, match="no such file, so no entry") as lost:
+        Keyring.of(shelf.registry).sign(ENTRY, entry)
+    assert not key.exists()
+    command = re.search(
+        r"openssl genpkey -algorithm ed25519 -out \S+ && chmod 600 \S+(?=\))", lost.value.hint
+    )
+    assert command
+    assert str(public) in lost.value.hint
+    subprocess.run(["bash", "-c", command[0]], check=True)
+    assert shelf.ask("production", 2, expected="1").decision == "PASS"
+    assert [event.production for event in shelf.state().events] == ["1", "2"]
+
+
+def test_public_parts_that_others_can_write_are_rejected(shelf: Shelf) -> None:
+    shelf.ask("production", 1)
+    (shelf.folder / "audit.pem").chmod(0o620)
+    with pytest.raises(PermissionRefused, match="its mode is 620"):
+        shelf.ask("production", 2, expected="1")
 
 
 def test_lease_lost_before_the_aliases_move_leaves_them(

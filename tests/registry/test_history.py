@@ -1,6 +1,7 @@
 """Who was in production at a time, and why: told by the audit alone, loudly when MLflow says otherwise."""
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -137,6 +138,9 @@ def test_a_registry_with_aliases_that_are_older_than_its_audit_is_taken_over_as_
 
 
 def test_where_nothing_was_promoted_and_what_is_no_time_are_named(shelf: Shelf, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no promotion of 'flight_late' yet, registrations noted: 3"):
+        read_history(shelf.registry)
+    shutil.rmtree(shelf.audit)
     with pytest.raises(InputError, match="there is no audit of 'flight_late'"):
         read_history(shelf.registry)
     for text in ("yesterday", "", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"):

@@ -7,7 +7,7 @@ import pytest
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.registry.audit import INTENT, AuditEntry, AuditLog
-from trainwright.registry.names import folder_of, require_alias, require_name
+from trainwright.registry.names import folder_of, require_name
 
 
 @pytest.mark.covers("B67")
@@ -23,14 +23,6 @@ def test_a_name_that_mlflow_or_a_path_cannot_hold_is_refused(name: str) -> None:
 def test_the_section_refuses_it_before_anything_runs(name: str) -> None:
     with pytest.raises(InputError, match="model: must match pattern"):
         Registry.check({"model": name, "tracking_uri": "sqlite:///x"}, "registry")
-
-
-@pytest.mark.covers("B67")
-@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V22", "7", "", "a b", "a.b"])
-def test_an_alias_that_mlflow_keeps_for_itself_or_does_not_take_is_refused(alias: str) -> None:
-    with pytest.raises(InputError, match="cannot be an alias"):
-        require_alias(alias)
-    assert require_alias("previous-production") == "previous-production"
 
 
 @pytest.mark.parametrize(

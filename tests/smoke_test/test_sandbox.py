@@ -36,6 +36,9 @@ TRY = {
 }
 
 
+LAST = "import atexit; atexit.register(print, '{text}')"
+
+
 def attempt(folder: Path, code: str, *, seconds: float = 60, memory: int = 1 << 30) -> SandboxResult:
     """Run a statement in the sandbox: ``timeit`` is a module that does so."""
     limits = Limits((str(folder / "model"),), (str(folder / "out"),), memory, seconds)
@@ -54,13 +57,21 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_process_reads_its_model_writes_its_output_and_says_what_protects_it(folder: Path) -> None:
     model, scores = (str(folder / name) for name in ("model/program.pt2", "out/scores"))
-    code = f"open({scores!r}, 'w').write(open({model!r}).read())"
+    code = f"open({scores!r}, 'w').write(open({model!r}).read()); {LAST.format(text='{}')}"
     found = attempt(folder, code)
-    assert found.error is None
+    assert (found.error, found.answer) == (None, {})
     assert (folder / "out" / "scores").read_text() == "a program"
     time, memory, files, network = found.protections
     assert (time, memory, network) == ("time limit 60 s", "memory limit 1.0 GiB", "network denied by seccomp")
     assert files.startswith("files limited by Landlock ")
+
+
+@pytest.mark.covers("A20")
+@pytest.mark.parametrize("text", ["done", "[]", "1", '{"a": 1e999}', "{", '{"a": ' * 500 + "1" + "}" * 500])
+def test_answer_that_is_no_json_object_is_an_error(folder: Path, text: str) -> None:
+    found = attempt(folder, LAST.format(text=text))
+    assert isinstance(found.error, ModelRefused)
+    assert "its process answered with what is no JSON object" in found.error.what
 
 
 @pytest.mark.covers("A2")

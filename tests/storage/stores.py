@@ -2,11 +2,13 @@
 
 import os
 import ssl
+import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import forkserver
 from typing import Any
 
 import pytest
@@ -31,11 +33,20 @@ def environment() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+def forget_surroundings() -> None:
+    """Forget what earlier tests of this process remember of its variables: clients, and the fork server."""
+    for name in ("trainwright.storage.gs", "trainwright.storage.s3"):
+        if module := sys.modules.get(name):
+            module._client.cache_clear()
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
 @pytest.fixture(scope="session")
 def gs_proxy(environment: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with servers.gcs() as address:
         proxy = Proxy(address)
         environment.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{proxy.port}")
+        forget_surroundings()
         yield proxy
         proxy.close()
 
@@ -51,6 +62,7 @@ def s3_proxy(environment: pytest.MonkeyPatch) -> Iterator[Proxy]:
         environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
         for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
             environment.setenv(name, os.devnull)
+        forget_surroundings()
         yield proxy
         proxy.close()
 

@@ -1,5 +1,6 @@
 """A local file is written whole under a free name, or not at all, whoever dies or competes."""
 
+import errno
 import hashlib
 import os
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from trainwright import storage
-from trainwright.errors import InputError, PermissionRefused
+from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.storage.local import naming_path
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = """
@@ -120,3 +122,35 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     storage.remove([str(tmp_path / "a"), str(tmp_path / "b")])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "what"),
+    [
+        (errno.EIO, DependencyError, "the disk fails"),
+        (errno.ENOSPC, DependencyError, "no room"),
+        (errno.EACCES, PermissionRefused, "may not"),
+        (errno.ENOTDIR, InputError, "a file lies where a folder should be"),
+    ],
+)
+def test_an_error_of_the_disk_is_typed_and_names_the_path(
+    number: int, error: type[Exception], what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=what) as caught, naming_path(tmp_path / "x"):
+        raise OSError(number, os.strerror(number))
+    assert str(tmp_path / "x") in str(caught.value)
+
+
+def test_a_file_is_listed_with_its_time_to_the_nanosecond(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "a.csv"
+    storage.create(str(path), b"one")
+    os.utime(path, ns=(0, 1_795_478_400_123_456_789))
+    (entry,) = storage.list_files(str(path))
+    assert entry.written == "2026-11-24T00:00:00.123456789Z"
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found

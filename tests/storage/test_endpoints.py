@@ -118,17 +118,27 @@ def test_keys_of_kubeflow_pipelines_are_never_used_for_s3(s3: Bucket) -> None:
     assert "there are no credentials" in str(error["what"])
 
 
+@pytest.mark.parametrize(
+    ("scheme", "names"),
+    [
+        ("s3", "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"),
+        ("minio", "MINIO_ACCESS_KEY, MINIO_SECRET_KEY and MINIO_ENDPOINT"),
+    ],
+)
 @pytest.mark.parametrize("value", [None, ""])
-def test_without_keys_the_error_says_which_variables_give_them(s3: Bucket, value: str | None) -> None:
+def test_without_keys_the_error_says_which_variables_give_them(
+    s3: Bucket, value: str | None, scheme: str, names: str
+) -> None:
     code, _, error = look(
-        f"s3://{s3.name}/x",
+        f"{scheme}://{s3.name}/x",
         AWS_ENDPOINT_URL_S3=os.environ["AWS_ENDPOINT_URL_S3"],
         AWS_ACCESS_KEY_ID=value,
         AWS_SECRET_ACCESS_KEY=value,
     )
     assert code == 50
     assert "there are no credentials" in str(error["what"])
-    assert str(error["hint"]).startswith("The step has no credentials. Give it AWS_ACCESS_KEY_ID and")
+    assert str(error["hint"]).startswith(f"Set {names} (docs/storage.md)")
+    assert "step" not in str(error["hint"])
 
 
 @pytest.mark.parametrize(

@@ -343,3 +343,11 @@ def test_many_processes_may_remember_at_once(source: Path, tmp_path: Path) -> No
 def test_cache_is_kept_on_a_disk() -> None:
     with pytest.raises(InputError, match="remembered on a disk"):
         checksums.digest_files([], "gs://bucket/memory")
+
+
+def test_a_glob_names_files_and_no_folder_that_matches_it(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv/part.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = storage.list_files(str(tmp_path / "*.csv"))
+    assert [Path(file.uri).name for file in found] == ["a.csv"]

@@ -30,6 +30,8 @@ PROMOTE, ROLLBACK, RESTORE = "promote", "rollback", "restore"
 ADOPTED = "adopted"
 """Fact of the entry after the last one without a signature: a person accepted those before it."""
 
+NOTES_FOLDER = "registered"
+
 _START = "0" * 64
 
 
@@ -236,6 +238,13 @@ class AuditLog:
                 "trainwright model restore --adopt.",
             )
 
+    def registrations(self) -> int:
+        """Count the notes of registrations."""
+        try:
+            return len(list_files(join(self.place, NOTES_FOLDER, "*.json")))
+        except InputError:
+            return 0
+
     @property
     def unadopted(self) -> bool:
         """True while the entries have no signature, and no entry adopts them."""
@@ -314,9 +323,6 @@ def _unpack(content: bytes) -> tuple[object, Signed | None]:
 def _pretty(document: Document) -> bytes:
     text = json.dumps(document.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode()
-
-
-NOTES_FOLDER = "registered"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,15 +39,20 @@ def read_history(registry: Registry, *, compare: bool = True) -> AuditHistory:
 
     Raises:
         BrokenAuditError: The entries do not form a chain, or the last ones are missing.
-        InputError: There is no audit.
+        InputError: Nothing was promoted.
     """
     chain = AuditLog(require_audit(registry), registry.model, Keyring.of(registry))
     state = chain.read()
     if not state.entries:
+        noted = chain.registrations()
         raise InputError(
-            f"there is no audit of {registry.model!r}",
+            f"no promotion of {registry.model!r} yet, registrations noted: {noted}"
+            if noted
+            else f"there is no audit of {registry.model!r}",
             where=chain.place,
-            hint="Nothing was promoted, or it lies elsewhere.",
+            hint="Promote a version: trainwright submit promote_model, or trainwright run promote_model."
+            if noted
+            else "Nothing was registered or promoted, or it lies elsewhere: registry.audit.",
         )
     warnings = []
     if state.open:

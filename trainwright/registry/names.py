@@ -49,23 +49,6 @@ def require_name(name: str, where: str = "registry.model") -> str:
     return name
 
 
-def require_alias(alias: str, where: str = "alias") -> str:
-    """Return a name for an alias, if MLflow takes it.
-
-    Raises:
-        InputError: It is one of MLflow's own (``latest``, ``v1``), a number, or has a character that is not
-            allowed.
-    """
-    reserved = alias.lower() == "latest" or re.fullmatch(r"[vV]?\d+", alias)
-    if reserved or not re.fullmatch(r"[\w-]{1,255}", alias, re.ASCII):
-        raise InputError(
-            f"{alias!r:.80} cannot be an alias: MLflow keeps 'latest' and 'v1' for itself, "
-            "and takes letters, digits, '-' and '_'",
-            where=where,
-        )
-    return alias
-
-
 def folder_of(name: str) -> str:
     """Return the name of a model's folder in the audit: its own, with what a path gives a meaning escaped.
 

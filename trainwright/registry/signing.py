@@ -2,7 +2,8 @@
 
 The private key is a file: ``registry.signing_key``, or a local key beside the audit's folder, made on first
 use. The public keys are ``promote.pem`` and ``register.pem`` in the folder ``registry.trust``; without one,
-the key's own public part.
+the key's own public part. The public parts of all local keys are beside the audit too (``AUDIT.pem``), so
+that what a lost key has signed can still be verified.
 """
 
 import base64
@@ -86,15 +87,24 @@ class Keyring:
         # Beside the audit, not in it: whoever may write only the audit can neither read nor replace the key.
         return f"{os.path.abspath(folder)}.key"
 
+    @property
+    def public_file(self) -> Path | None:
+        """The file of the public parts of all local keys so far; None if the key is not a local one."""
+        local = self.key_file and not self.signing_key
+        return Path(self.key_file).with_suffix(".pem") if local else None
+
     def sign(self, kind: str, document: Document) -> Signed:
-        """Sign a document; make the local key if there is none.
+        """Sign a document; make the local key if there never was one.
 
         Raises:
-            InputError: There is no private key, or its file is not one.
+            InputError: There is no private key, it was lost, or its file is not one.
             PermissionRefused: Others can read or replace the local key, or it cannot be read.
         """
-        if not self.signing_key and self.key_file and not os.path.lexists(self.key_file):
-            _make_key(Path(self.key_file))
+        if public := self.public_file:
+            if not os.path.lexists(self.key_file) and not os.path.lexists(public):
+                _make_key(Path(self.key_file))
+            if self.fingerprint not in _read_local_public(public):
+                _add_public(public, self._private.public_key())
         body = document.to_json()
         signature = self._private.sign(_message(kind, body))
         return Signed(body=body, key=self.fingerprint, signature=base64.b64encode(signature).decode())
@@ -107,15 +117,21 @@ class Keyring:
             self._read[kind] = self._trusted(kind)
         key = self._read[kind].get(signed.key)
         if key is None:
+            local = not self.trust and self.public_file
             raise ForgedError(
                 f"it is signed by key {signed.key[:12]!r}, which is not trusted",
                 where=where,
-                hint=f"If the key was rotated, add its public part to {kind}.pem of registry.trust.",
+                hint="If the key was rotated, add its public part to "
+                + (f"{local}." if local else f"{kind}.pem of registry.trust."),
             )
         try:
             key.verify(base64.b64decode(signed.signature, validate=True), _message(kind, signed.body))
         except (InvalidSignature, binascii.Error, ValueError):
-            raise ForgedError("its signature is not of this content", where=where) from None
+            raise ForgedError(
+                "its signature is not of this content",
+                where=where,
+                hint="Somebody changed it. Promote nothing; compare it with a backup or its object versions.",
+            ) from None
 
     @property
     def fingerprint(self) -> str:
@@ -135,14 +151,14 @@ class Keyring:
     def _trusted(self, kind: str) -> "Mapping[str, Ed25519PublicKey]":
         if not self.trust:
             own = self._private.public_key()
-            return {_fingerprint(own): own}
+            earlier = _read_local_public(self.public_file) if self.public_file else {}
+            return {**earlier, _fingerprint(own): own}
         place = Path(self.trust) / f"{kind}.pem"
         with naming_path(place):
             content = place.read_bytes()
-        keys = [_parse_public(part, place) for part in _PEM.findall(content)]
-        if not keys:
+        if not (keys := _parse_all(content, place)):
             raise InputError("expected public keys in PEM, found none", where=str(place))
-        return {_fingerprint(key): key for key in keys}
+        return keys
 
 
 def _message(kind: str, body: Mapping[str, Any]) -> bytes:
@@ -165,6 +181,37 @@ def _make_key(path: Path) -> None:
         stream.write(content)
 
 
+def _add_public(path: Path, key: "Ed25519PublicKey") -> None:
+    """Add the public part of a local key; without the right to, only a loss of the key would show it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    content = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    with suppress(PermissionError):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(file, "ab") as stream:
+            stream.write(content)
+
+
+def _read_local_public(path: Path) -> "Mapping[str, Ed25519PublicKey]":
+    try:
+        with path.open("rb") as stream:
+            _require_own(path, os.fstat(stream.fileno()), others=0o022)
+            return _parse_all(stream.read(), path)
+    except FileNotFoundError:
+        return {}
+
+
+def _require_own(path: Path, state: os.stat_result, *, others: int) -> None:
+    """Reject a file of a local key that another user owns, or of which others have these rights."""
+    if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & others:
+        raise PermissionRefused(
+            f"user {state.st_uid} owns the local key, its mode is {stat.S_IMODE(state.st_mode):o}; "
+            f"expected user {os.geteuid()} and 600",
+            where=f"registry.signing_key: {path}",
+            hint="Several accounts need keys of their own: registry.signing_key and registry.trust.",
+        )
+
+
 def _read_private(path: Path, *, local: bool) -> "Ed25519PrivateKey":
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -177,18 +224,18 @@ def _read_private(path: Path, *, local: bool) -> "Ed25519PrivateKey":
         raise InputError(
             "no such file, so no entry of the audit can be signed or verified",
             where=where,
-            hint="Mount the Secret there, restore the file from a backup, or name the folder of the public "
+            hint=(
+                "Restore it from a backup. If it is lost, make a new one (openssl genpkey -algorithm ed25519 "
+                f"-out {path} && chmod 600 {path}): {path.with_suffix('.pem')} verifies the entries so far."
+            )
+            if local
+            else "Mount the Secret there, restore the file from a backup, or name the folder of the public "
             "keys (registry.trust).",
         ) from None
     except OSError as error:
         raise PermissionRefused(f"the key cannot be read: {error.strerror}", where=where) from None
-    if local and (state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o077):
-        raise PermissionRefused(
-            f"user {state.st_uid} owns the local key, its mode is {stat.S_IMODE(state.st_mode):o}; "
-            f"expected user {os.geteuid()} and 600",
-            where=where,
-            hint="Several accounts need keys of their own: registry.signing_key and registry.trust.",
-        )
+    if local:
+        _require_own(path, state, others=0o077)
     try:
         key = load_pem_private_key(content, None)
     except (ValueError, TypeError) as error:
@@ -196,6 +243,11 @@ def _read_private(path: Path, *, local: bool) -> "Ed25519PrivateKey":
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"expected an Ed25519 key, found {type(key).__name__}", where=where)
     return key
+
+
+def _parse_all(content: bytes, place: Path) -> "Mapping[str, Ed25519PublicKey]":
+    keys = [_parse_public(part, place) for part in _PEM.findall(content)]
+    return {_fingerprint(key): key for key in keys}
 
 
 def _parse_public(content: bytes, place: Path) -> "Ed25519PublicKey":

@@ -1,6 +1,5 @@
 """The smoke test of a model: a clean process loads it and scores its example; the result is stored."""
 
-import json
 from pathlib import Path
 
 from trainwright import sandbox
@@ -92,5 +91,5 @@ def _answer(
     done = sandbox.run("trainwright.smoke_test", [str(model), model_version], limits)
     if done.error:
         return done.error.what, "", {}, done.protections
-    answer = json.loads(done.output)
+    answer = done.answer
     return answer["said"], answer["scores"], answer["measured"], done.protections

@@ -19,7 +19,7 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
 from trainwright.redaction import redacted
-from trainwright.sources.lake import LakeFile, LakeSources, list_lake
+from trainwright.sources.lake import LakeFile, LakeSources, list_lake, require_size
 from trainwright.sources.parts import pinned, unpinned
 from trainwright.storage import Access, fetch, join, list_files
 
@@ -73,6 +73,8 @@ def _log_of(root: str, wanted: int | None, access: Access) -> Iterator[DeltaTabl
         log = Path(folder) / _LOG
         log.mkdir()
         for name, entry in entries.items():
+            if name.endswith(".json"):
+                require_size(entry.uri, entry.size)
             fetch(entry, log / name, access)
         try:
             table = DeltaTable(folder, version=wanted)

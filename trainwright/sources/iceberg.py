@@ -22,7 +22,7 @@ from trainwright.errors import InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Data
 from trainwright.redaction import redacted
 from trainwright.sources.formats import naming_parquet, open_parquet
-from trainwright.sources.lake import LakeFile, LakeSources, list_lake, require_inside
+from trainwright.sources.lake import LakeFile, LakeSources, list_lake, require_inside, require_size
 from trainwright.sources.parts import pinned, unpinned
 from trainwright.storage import Access, join, list_files, open_file
 
@@ -195,7 +195,9 @@ def _read(metadata: str, wanted: str, access: Access) -> _State:
     files = StorageIO()
     files.root, files.access = _root(metadata), access
     with _naming("no metadata of an Iceberg table", metadata):
-        found = FromInputFile.table_metadata(files.new_input(metadata))
+        document = files.new_input(metadata)
+        require_size(metadata, len(document))
+        found = FromInputFile.table_metadata(document)
     table = StaticTable(("static-table", metadata), found, metadata, files, NoopCatalog("static-table"))
     with _naming("this snapshot of the Iceberg table cannot be read", metadata, _HINT):
         return _state_of(table, int(wanted) if wanted else None, metadata)

@@ -9,6 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Listing, SourceFile
+from trainwright.documents import MAX_BYTES
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.sources.formats import File, read_footer, read_groups
 from trainwright.sources.parts import FileSchema, SourcePart, Sources, split
@@ -50,6 +51,16 @@ def list_lake(
         inspect(entries)
     local = bool(entries) and local_path(entries[0].uri) is not None
     return Listing(source=source, files=digest_files(entries, remember) if local else tuple(entries))
+
+
+def require_size(uri: str, size: int) -> None:
+    """Reject a document of a log that is larger than any this library reads: its parser has no limit."""
+    if size > MAX_BYTES:
+        raise InputError(
+            f"this document has {size:,} bytes; at most {MAX_BYTES:,} are read",
+            where=uri,
+            hint="Write a checkpoint, expire old snapshots, or compact the table.",
+        )
 
 
 def require_inside(root: str, uri: str, document: str) -> None:

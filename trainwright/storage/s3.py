@@ -244,14 +244,14 @@ class S3Bucket(RemoteStore):
 
     def _refused(self, said: str, where: str, action: str) -> PermissionRefused:
         credentials = boto3.session.Session().get_credentials()
-        key = credentials.access_key if credentials else ""
+        key, names = credentials.access_key if credentials else "", "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
         if self._scheme == "minio":
-            key = _pipelines_keys()[0] or key
+            key, names = _pipelines_keys()[0] or key, "MINIO_ACCESS_KEY, MINIO_SECRET_KEY and MINIO_ENDPOINT"
         hint = (
-            f"Allow {action} on it to the identity of the step, whose access key ends in {key[-4:]}."
+            f"Allow {action} on it to the identity whose access key ends in {key[-4:]}."
             if key
-            else "The step has no credentials. Give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from a "
-            f"Secret (docs/storage.md), or its service account a role, and allow {action} on this object."
+            else f"Set {names} (docs/storage.md); a pod gets them from a Secret, or a role by its account. "
+            f"Allow {action} on this object."
         )
         return PermissionRefused(f"the store refused: {said}", where=where, hint=hint)
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
@@ -206,12 +206,16 @@ class TrackingDestination:
         run: The run to join; empty: one of our own.
         experiment: Experiment of a run of our own.
         name: Name of a run of our own.
+        key: Tag by which a run of our own is found again; empty: a digest of the history's first line.
+        parent: Run in which a run of our own is nested, in the same experiment; empty: none.
     """
 
     uri: str
     run: str = ""
     experiment: str = "trainwright"
     name: str = "train"
+    key: str = ""
+    parent: str = ""
 
 
 def kfp_destination() -> TrackingDestination | None:
@@ -264,11 +268,21 @@ def _upload_state(
 def _own_run(destination: TrackingDestination, client: "MlflowClient", history: Path) -> str:
     """Find the run that was made for this history, or make it."""
     with history.open() as stream:
-        key = digest_text(stream.readline())[:16]
-    where = experiment_named(destination.experiment, client)
-    mine = f"tags.`{HISTORY_KEY}` = '{key}'"
+        key = destination.key or digest_text(stream.readline())[:16]
+    return run_of(replace(destination, key=key), client)
+
+
+def run_of(destination: TrackingDestination, client: "MlflowClient") -> str:
+    """Find the run with the key of a destination, or create it."""
+    tags = {HISTORY_KEY: destination.key}
+    if destination.parent:
+        tags["mlflow.parentRunId"] = destination.parent
+        where = str(client.get_run(destination.parent).info.experiment_id)
+    else:
+        where = experiment_named(destination.experiment, client)
+    mine = f"tags.`{HISTORY_KEY}` = '{destination.key}'"
     found = client.search_runs([where], mine, max_results=1, order_by=["attributes.start_time ASC"])
-    run = found[0] if found else client.create_run(where, tags={HISTORY_KEY: key}, run_name=destination.name)
+    run = found[0] if found else client.create_run(where, tags=tags, run_name=destination.name)
     return str(run.info.run_id)
 
 

@@ -14,6 +14,8 @@ import trainwright
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import read_json
 
+_NO_STEP_IMPORTS = {"authoring", "cli", "local", "_compiled", "_components", "_images"}
+
 
 def library_digest(package: Path | None = None) -> str:
     """Return the SHA-256 over the source files that a step can reach, names included.
@@ -26,9 +28,11 @@ def library_digest(package: Path | None = None) -> str:
     root = package or Path(trainwright.__file__).resolve().parent
     total = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        own = path.relative_to(root).parts[0] in {"authoring", "cli", "local", "_compiled", "_images"}
+        own = path.relative_to(root).parts[0] in _NO_STEP_IMPORTS
         if path.is_file() and path.suffix in {".py", ".html", ".css"} and not own:
             total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(trainwright.COMPONENTS.glob("*/component.py")):
+        total.update(f"{path.parent.name}\0".encode() + path.read_bytes() + b"\0")
     return total.hexdigest()
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
+from trainwright.artifacts import Model
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
-from trainwright.http_limits import limited
+from trainwright.http_limits import ANSWER, HttpLimits, limited
 from trainwright.retries import GaveUp, retry
 
 if TYPE_CHECKING:
@@ -127,6 +128,39 @@ def persist(action: Callable[[], Result], tracking_uri: str, retry_s: float, *, 
         ) from end.error.__cause__
 
 
+def download_model(source: str, digest: str, folder: Path, tracking_uri: str) -> Model:
+    """Download the files that a registered model's manifest names, none larger than it says.
+
+    ``serving.verified`` compares their content.
+
+    Args:
+        source: Folder of the model's files, as the registry has it.
+        digest: Digest of its manifest.
+        folder: Target folder.
+        tracking_uri: The tracking server's address.
+
+    Raises:
+        InputError: The manifest is another one, or names a file outside of its folder.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    def fetch(path: str, limits: HttpLimits) -> None:
+        place = folder / path
+        if not place.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{path} of the model lies outside its folder", where=source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with limited(limits, threads=True):
+            download_artifacts(f"{source}/{path}", dst_path=str(place.parent), tracking_uri=tracking_uri)
+
+    fetch(Model.FILE, ANSWER)
+    model = Model.read(folder)
+    if model.digest != digest:
+        raise InputError(f"this is model {model.digest[:12]}, not {digest[:12]}", where=source)
+    for entry in model.files:
+        fetch(entry.path, HttpLimits.of_file(entry.size))
+    return model
+
+
 class _Away(Exception):
     """The server does not answer, or answers that it cannot now."""
 
@@ -145,4 +179,5 @@ def _raise_if_refused(error: Exception, tracking_uri: str) -> None:
 
 def _shortened(error: Exception) -> str:
     """Return the first two lines: of an error of the database, the second has the reason."""
-    return " ".join(str(error).splitlines()[:2])[:300] or type(error).__name__
+    lines = [line for line in str(error).splitlines() if not line.startswith("#####")]  # File NAME
+    return " ".join(lines[:2])[:300] or type(error).__name__
