@@ -110,6 +110,8 @@ def test_what_could_not_be_judged_counts_and_nothing_judged_is_no_pass() -> None
     )
     assert Verdict(decision="PASS", rules=(), judged={}).recomputed() == "INCONCLUSIVE"
     assert worst([]) == "INCONCLUSIVE"
+    excused = NotJudged(name="x", reason="few", decision="PASS")
+    assert Verdict(decision="PASS", rules=(), judged={}, not_judged=(excused,)).recomputed() == "INCONCLUSIVE"
     for decision, verdict in (("", "PASS"), ("PASS", "PASS"), ("HOLD", "HOLD"), ("FAIL", "FAIL")):
         entry = replace(left, decision=decision)
         assert (
@@ -126,6 +128,42 @@ def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     kept.write(tmp_path)
     assert Verdict.read(tmp_path) == kept
+
+
+def test_a_verdicts_document_has_every_number_of_the_decision() -> None:
+    found = Verdict(
+        decision="HOLD",
+        rules=(Rule(name="rows", value=1.0, limit=2.0, test=AT_LEAST),),
+        judged={"snapshot": "ab"},
+        not_judged=(NotJudged(name="x", reason="few"),),
+    )
+    rule = {"name": "rows", "value": 1.0, "limit": 2.0, "test": "at least", "detail": "", "interval": ()}
+    assert found.to_json() == {
+        "schema_version": 2,
+        "decision": "HOLD",
+        "rules": (
+            rule | {"broken": "FAIL", "unsure": "INCONCLUSIVE", "p_value": 0, "level": 1, "needed": 0},
+        ),
+        "judged": {"snapshot": "ab"},
+        "not_judged": ({"name": "x", "reason": "few", "decision": "", "needed": 0},),
+        "baseline_version": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "field"), [((), "decision"), (("rules", 0), "unsure"), (("not_judged", 0), "decision")]
+)
+def test_an_unknown_decision_in_a_document_is_bad_input(place: tuple[Any, ...], field: str) -> None:
+    left = NotJudged(name="x", reason="few", decision="HOLD")
+    kept = Verdict(decision="HOLD", rules=(rule(ABOVE, 0.8, 0.75, 0.85, 0.7),), judged={}, not_judged=(left,))
+    data = json.loads(json.dumps(kept.to_json()))
+    entry = data
+    for key in place:
+        entry = entry[key]
+    entry[field] = "MAYBE"
+    with pytest.raises(InputError, match="MAYBE") as caught:
+        Verdict.from_json(data, where="verdict.json")
+    assert caught.value.where == "verdict.json"
 
 
 @pytest.mark.parametrize(

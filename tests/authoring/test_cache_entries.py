@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,6 @@ def test_reader_cannot_change_what_is_kept(tmp_path: Path, step: Path, link: boo
     run = step.parent
     cache.store("k" * 64, step, run, {"path": str(run / "x")})
     target = tmp_path / "runs" / "two" / "step"
-    target.parent.mkdir()
     assert cache.restore("k" * 64, target, target.parent) == {"path": str(target.parent / "x")}
     kept = tmp_path / "cache" / "kk" / ("k" * 64) / "files" / "data" / "rows"
     given = target / "data" / "rows"
@@ -43,6 +43,17 @@ def test_reader_cannot_change_what_is_kept(tmp_path: Path, step: Path, link: boo
     else:
         given.write_text("changed")
     assert kept.read_text() == "original"
+
+
+@pytest.mark.parametrize(("user", "linked"), [(0, False), (1, True), (1000, True)])
+def test_files_are_shared_by_link_but_for_the_superuser_who_could_change_them(
+    tmp_path: Path, step: Path, user: int, linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    Cache(tmp_path / "cache", Digests()).store("k" * 64, step, step.parent, {})
+    kept = tmp_path / "cache" / "kk" / ("k" * 64) / "files" / "data" / "rows"
+    assert os.path.samefile(kept, step / "data" / "rows") == linked
+    assert kept.stat().st_mode & 0o777 == 0o444
 
 
 @pytest.mark.covers("A17")
@@ -124,12 +135,15 @@ FORGERIES: dict[str, Callable[[Path], object]] = {
         os.mkfifo(entry / "files" / "data" / "rows"),
     ),
     "the entry of another key": lambda entry: forge(entry, key="j" * 64),
+    "the entry of a later key": lambda entry: forge(entry, key="l" * 64),
     "an entry without a key": lambda entry: (entry / Entry.FILE).write_text(
         json.dumps({"sha256": "", "entry": {"schema_version": 1, "step": "step", "made": "one"}})
     ),
     "a list": lambda entry: (entry / Entry.FILE).write_text("[1]"),
     "no digest": lambda entry: (entry / Entry.FILE).write_text('{"entry": {}}'),
+    "no entry": lambda entry: (entry / Entry.FILE).write_text('{"sha256": ""}'),
     "deep nesting": lambda entry: (entry / Entry.FILE).write_text("[" * 100_000),
+    "a pipe in its place": lambda entry: (shutil.rmtree(entry), os.mkfifo(entry)),
     "a file in its place": lambda entry: (shutil.rmtree(entry), entry.write_text("x")),
 }
 
@@ -153,7 +167,73 @@ def test_forged_entry_is_a_miss_that_writes_and_reads_nothing_elsewhere(
         cache.restore(key, step.parent / "again", step.parent)
     assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "cache")} == before
     assert not os.path.lexists(entry)
+    assert list((tmp_path / "cache").rglob("*")) == [entry.parent]
     assert cache.restore(key, step.parent / "again", step.parent) is None
+
+
+def test_folders_of_a_run_that_was_killed_are_removed_a_day_later(tmp_path: Path) -> None:
+    root, now = tmp_path / "cache", time.time()
+    for name, age_s in (
+        ("attempt-old", 86_500),
+        ("gone-old", 86_500),
+        ("attempt-new", 86_300),
+        ("ab", 86_500),
+    ):
+        (root / name / "files").mkdir(parents=True)
+        os.utime(root / name, (now - age_s, now - age_s))
+    Cache(root, Digests())
+    assert sorted(path.name for path in root.iterdir()) == ["ab", "attempt-new"]
+
+
+def test_a_result_is_given_back_with_its_empty_folders_and_none_else(tmp_path: Path, step: Path) -> None:
+    (step / "logs" / "empty").mkdir(parents=True)
+    (step / "linked").symlink_to(step / "data" / "rows")
+    cache, again = Cache(tmp_path / "cache", Digests(), link=True), tmp_path / "runs" / "two" / "step"
+    cache.store("k" * 64, step, step.parent, {})
+    (step / "data" / "rows").unlink()
+    assert cache.restore("k" * 64, again, again.parent) == {}
+    found = {str(path.relative_to(again)): path.is_dir() for path in again.rglob("*")}
+    assert found == {"data": True, "data/rows": False, "linked": False, "logs": True, "logs/empty": True}
+    assert (again / "linked").read_text() == "original"
+    assert not (again / "linked").is_symlink()
+
+
+def test_a_result_that_cannot_be_stored_raises_and_leaves_nothing(tmp_path: Path, step: Path) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    with pytest.raises(NotADirectoryError):
+        Cache(tmp_path / "cache", Digests()).store("k" * 64, step, step.parent, {})
+    (tmp_path / "cache").unlink()
+    with pytest.raises(OSError, match="too long"):
+        Cache(tmp_path / "cache", Digests()).store("k" * 300, step, step.parent, {})
+    with pytest.raises(OSError, match="too long"):
+        Cache(tmp_path / "cache", Digests()).restore("k" * 300, step.parent / "again", step.parent)
+    assert [path.name for path in (tmp_path / "cache").rglob("*")] == ["kk"]
+
+
+def test_a_step_without_a_file_has_a_result_too(tmp_path: Path) -> None:
+    cache, empty = Cache(tmp_path / "cache", Digests()), tmp_path / "one" / "step"
+    empty.mkdir(parents=True)
+    cache.store("k" * 64, empty, empty.parent, {"count": 0})
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        assert cache.restore("k" * 64, tmp_path / "two" / str(number), tmp_path / "two") == {"count": 0}
+        assert list((tmp_path / "two" / str(number)).iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_artifact_that_is_not_there_has_no_digest(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"):
+        Digests().artifact(tmp_path / "gone")
+
+
+def test_a_later_result_replaces_the_one_that_was_stored(tmp_path: Path, step: Path) -> None:
+    cache = Cache(tmp_path / "cache", Digests(), link=False)
+    cache.store("k" * 64, step, step.parent, {"count": 1})
+    (step / "data" / "rows").write_text("replaced")
+    cache.store("k" * 64, step, step.parent, {"count": 2})
+    assert cache.restore("k" * 64, tmp_path / "two" / "step", tmp_path / "two") == {"count": 2}
+    assert (tmp_path / "two" / "step" / "data" / "rows").read_text() == "replaced"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kk"]
 
 
 def test_two_runs_may_keep_and_reuse_the_same_result_at_once(tmp_path: Path, step: Path) -> None:

@@ -238,7 +238,19 @@ def diagnosed(done: "subprocess.CompletedProcess[str]") -> dict[str, dict[str, s
 def test_doctor_finds_what_is_there(trainwright: Call) -> None:
     done = trainwright("doctor", "--json")
     findings = diagnosed(done)
-    expected = {"python", "tabular", "tfdv", "torch", "feast", "mlflow", "launcher", "disk", "memory", "git"}
+    expected = {
+        "python",
+        "tabular",
+        "tfdv",
+        "torch",
+        "feast",
+        "mlflow",
+        "launcher",
+        "tune",
+        "disk",
+        "memory",
+        "git",
+    }
     assert expected <= set(findings)
     assert findings["tabular"]["state"] == "ok"
     assert done.returncode == 0, done.stderr
@@ -293,16 +305,36 @@ def test_a_date_is_passed_on_to_a_pipeline_that_takes_one(
     assert "pipeline has no parameter date" in none.stderr
 
 
-@pytest.mark.covers("A7")
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "hf_" + "xQwErTyUiOpAsDfGhJkLzXcVbNmQwErTyU",
-        "https://" + "t0ken-PLANTED" + "@github.com/team/rows.git",
-        "https://store.example/a.csv?AccessToken=PLANTED",
-        "key -----BEGIN PRIVATE KEY-----MIIEvQ",
-    ],
+SECRETS = (
+    "hf_" + "xQwErTyUiOpAsDfGhJkLzXcVbNmQwErTyU",
+    "https://" + "t0ken-PLANTED" + "@github.com/team/rows.git",
+    "https://store.example/a.csv?AccessToken=PLANTED",
+    "key -----BEGIN PRIVATE KEY-----MIIEvQ",
 )
+
+
+@pytest.mark.covers("A7")
+@pytest.mark.parametrize("secret", SECRETS[:2])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("submit", "flights", "--host", "https://kubeflow.example", "--timeout", "SECRET"),
+        ("SECRET",),
+    ],
+    ids=" ".join,
+)
+def test_secret_in_a_usage_error_is_not_printed(
+    trainwright: Call, command: tuple[str, ...], secret: str
+) -> None:
+    done = trainwright(*(word.replace("SECRET", secret) for word in command))
+    assert done.returncode == 10
+    assert done.stderr.startswith("Usage: ")
+    assert secret not in done.stdout + done.stderr
+    assert "PLANTED" not in done.stdout + done.stderr
+
+
+@pytest.mark.covers("A7")
+@pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize(
     "command",
     [

@@ -280,10 +280,10 @@ def test_a_step_is_given_what_its_component_says_it_needs(path: Path) -> None:
             assert not step.cacheable, verb
 
 
-def test_only_train_and_the_exit_handler_need_the_kubernetes_api() -> None:
+def test_only_launchers_of_jobs_and_the_exit_handler_need_the_kubernetes_api() -> None:
     needs = {
         name
         for name in catalog.names()
         if read_metadata(ROOT / "components" / name / "metadata.yaml").access.kubernetes
     }
-    assert needs == {"train", "summarize"}
+    assert needs == {"train", "tune", "summarize"}

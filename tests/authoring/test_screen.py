@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,30 @@ def test_stopped_run_says_how_to_go_on(folder: Path) -> None:
         "\nStopped; 1 of 3 steps are finished and kept.\n"
         "  again    trainwright run train_and_register --run 0192f3\n"
     )
+
+
+def test_terminal_shows_the_newest_line_of_each_trial_while_tune_runs(folder: Path) -> None:
+    stream = Stream(io.BytesIO(), encoding="utf-8")
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    log = folder / "tune" / "log.txt"
+    log.parent.mkdir(parents=True)
+    many = "".join(f"trial {number:<4} complete   0.{number}\n" for number in range(20, 28))
+    log.write_text(
+        f"trial 1    running    a 1\nnoise\ntrial 2    running    a 2\n{many}trial 1    pruned     0.7\n"
+        "trial 2    complete   0.6 \x1b[2J(best 0.6)\n"
+    )
+    screen = console.Screen(stream, stream, "")
+    screen.started(plan(folder))
+    screen.task_started("tune", "tune")
+    end, printed = time.monotonic() + 20, ""
+    while "trial" not in printed and time.monotonic() < end:  # it refreshes twice a second
+        time.sleep(0.05)
+        printed = stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    screen.task_ended(Task(step="tune", state="done", environment="tune"))
+    assert "    trial 27   complete   0.27" in printed
+    assert "    trial 1    pruned     0.7" in printed
+    assert "    trial 2    complete   0.6 (best 0.6)" in printed
+    assert "running" not in printed
 
 
 def test_nothing_but_a_terminal_gets_colour(folder: Path) -> None:

@@ -1,8 +1,6 @@
 """The component as Kubeflow runs it: its source alone, by kfp's executor, in this environment."""
 
-import ast
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,12 +30,6 @@ def artifact(name: str, kind: str, path: Path) -> dict[str, Any]:
 
 def execute(step: Step, evaluation: str) -> subprocess.CompletedProcess[str]:
     """Run the component's function and leave its outputs in the step's folder."""
-    function = next(
-        node for node in ast.parse(COMPONENT.read_text()).body if isinstance(node, ast.FunctionDef)
-    )
-    function.decorator_list.clear()
-    module = step.folder / "ephemeral.py"
-    module.write_text(f"from kfp import dsl\n\n{ast.unparse(function)}\n")
     values = {"predictions_version": step.version, "evaluation": evaluation}
     message = {
         "inputs": {
@@ -52,10 +44,9 @@ def execute(step: Step, evaluation: str) -> subprocess.CompletedProcess[str]:
             "artifacts": {name: artifact(name, kind, step.folder / name) for name, kind in OUTPUTS.items()},
         },
     }
-    command = [sys.executable, "-m", "kfp.dsl.executor_main", "--component_module_path", str(module)]
-    command += ["--executor_input", json.dumps(message), "--function_to_execute", "evaluate"]
-    environment = os.environ | {"_KFP_RUNTIME": "true"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "trainwright.executor", "--function_to_execute", "evaluate"]
+    command += ["--executor_input", json.dumps(message)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def refuse_constant(name: str) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from tests.train.problems import flights, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment import Imported, read_network
 from trainwright.train.architectures import Inputs, Target, make
-from trainwright.train.architectures.imported import build, code_digest
+from trainwright.train.architectures.imported import build, code_digest, require_exportable
 from trainwright.transforms import Number, Transforms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +76,20 @@ class MeanLoss(Sound):
 class SingleScores(Sound):
     def predict(self, output: Tensor) -> Tensor:
         return output.sigmoid()
+
+
+class Eigen(Sound):
+    """With an operator that is not on the list of those that a program may have."""
+
+    def predict(self, output: Tensor) -> Tensor:
+        return output.double().sigmoid() + 0 * torch.linalg.eigvalsh(torch.eye(2)).sum()
+
+
+class Branching(Sound):
+    """With a branch that depends on values."""
+
+    def predict(self, output: Tensor) -> Tensor:
+        return output.double().sigmoid() if output.sum() > 0 else output.double()
 
 
 class Failing(Sound):
@@ -152,12 +166,51 @@ def test_wrong_method_is_reported_before_training(name: str, said: str) -> None:
         build(make(imported(name)), INPUTS, torch.device("cpu"))
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Eigen", r"after its training: operator torch\.ops\.aten\.linalg_eigvalsh\.default of node"),
+        ("Branching", "torch.export cannot export the model: "),
+    ],
+)
+def test_model_that_no_registry_takes_is_reported_before_training(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        require_exportable(make(imported(name)), INPUTS)
+    assert error.value.where == "network.path"
+    assert "docs/" in error.value.hint
+
+
+OWN = """
+import torch
+from own_model.wide_and_deep import WideAndDeep
+
+class Eigen(WideAndDeep):
+    def predict(self, output):
+        return super().predict(output) + 0 * torch.linalg.eigvalsh(torch.eye(2)).sum()
+"""
+
+
+def test_training_does_not_begin_with_a_model_that_no_registry_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_eigen.py").write_text(OWN)
+    monkeypatch.setenv("PYTHONPATH", f"{EXAMPLE}:{tmp_path}")
+    write(tmp_path / "set", {"train": flights(300, 0), "evaluate": flights(100, 1)})
+    network = {"kind": "module", "path": "own_eigen:Eigen"}
+    with pytest.raises(TrainwrightError, match="eigvalsh") as error:
+        run_own(tmp_path / "set", tmp_path / "one", network, {"epochs": 1}, resources={"processes": 1})
+    assert error.value.code == 10
+    assert not list((tmp_path / "one").rglob("program.pt2"))
+
+
 def test_check_draws_no_random_number_and_leaves_training_mode() -> None:
     found = []
     for check in (False, True):
         torch.manual_seed(0)
         architecture = make(imported("Sound"))
         module = build(architecture, INPUTS, torch.device("cpu")) if check else architecture.build(INPUTS)
+        if check:
+            require_exportable(architecture, INPUTS)
         assert module.training
         found.append([*(value.clone() for value in module.state_dict().values()), torch.rand(3)])
     for left, right in zip(*found, strict=True):
@@ -196,11 +249,13 @@ def test_the_example_learns_the_known_odds_and_its_folder_needs_its_package_no_m
     assert f"The module `{PATH}` over 4 columns" in (made.model / "README.md").read_text()
 
 
-def run_own(folder: Path, place: Path, network: dict[str, Any], training: dict[str, Any]) -> Any:
+def run_own(
+    folder: Path, place: Path, network: dict[str, Any], training: dict[str, Any], **sections: Any
+) -> Any:
     """Train; what the usual network has and this one has not is left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.train.problems.NETWORK", {})
-        return run(folder, place, network=network, training=training)
+        return run(folder, place, network=network, training=training, **sections)
 
 
 def loaded_elsewhere(model: Path, judged: pa.Table, place: Path) -> bytes:

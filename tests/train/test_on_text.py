@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.train.problems import Outcome, request
@@ -15,6 +16,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, read_network
 from trainwright.score.score import write_model_predictions
 from trainwright.serving.columns import to_tokens
+from trainwright.serving.prediction_file import predict_file
 from trainwright.smoke_test.__main__ import main
 from trainwright.train.submit import submit
 from trainwright.train.submit.checks import check_snapshot
@@ -83,6 +85,17 @@ def test_model_takes_the_bytes_of_text_and_says_so(made: Outcome, corpus: Path) 
     assert scores.shape == (1, len(text), 257)
     assert chr(int(scores[0, -1].argmax())) == "t"
     assert main(made.model, model.digest)["said"].startswith("log-probabilities of 257 tokens")
+
+
+def test_prediction_file_of_texts_has_the_loss_that_evaluation_uses(made: Outcome, tmp_path: Path) -> None:
+    scored = tables.read_split(made.predictions, Snapshot.read(made.predictions), "evaluate")
+    rows = pa.table({"id": [1, 2, 3], "body": [*scored["body"].to_pylist()[:2], "x"]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    predict_file(made.model, tmp_path / "rows.parquet", tmp_path / "out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert found["id"] == [1, 2, 3]
+    assert found["loss"] == [*map(pytest.approx, scored["loss"].to_pylist()[:2]), None]
+    assert found["tokens_scored"] == [*scored["tokens_scored"].to_pylist()[:2], 0]
 
 
 def test_scoring_again_gives_the_same_predictions(made: Outcome, corpus: Path, tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.train.conftest import joined
 from tests.train.problems import flights, request, write
-from trainwright.artifacts import Snapshot
+from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import DataRefused, DependencyError, InputError
 from trainwright.experiment import Mlp, Resources
+from trainwright.launch.job import Job, Result
 from trainwright.train.submit import TrainRequest, submit
 from trainwright.train.submit.checks import check_snapshot
 from trainwright.train.submit.task_config import apply_task_config
@@ -168,6 +171,36 @@ def test_a_step_without_the_shared_volume_is_refused_before_any_call(
     asked = request(training_set, resources=resources)
     with pytest.raises(DependencyError, match="'trainwright-shared' is not mounted in this step"):
         submit(asked, *(tmp_path / name for name in ("model", "predictions", "summary.md", "report.html")))
+
+
+class NoCluster:
+    """A launcher whose cluster cannot be reached."""
+
+    name = "pytorchjob"
+
+    def run(self, job: Job) -> Result:
+        raise DependencyError("no cluster", where=job.name)
+
+
+def test_trainings_that_begin_together_share_one_copy_of_the_training_set(
+    training_set: Path, tmp_path: Path
+) -> None:
+    """The trials of a study do; the record of the copy is that of this run's join."""
+    own = joined(training_set, tmp_path / "set", verdict="of this run")
+    copy = tmp_path / "shared" / "trainwright" / "snapshots" / Snapshot.read(training_set).digest
+    joined(training_set, copy, verdict="of an earlier run")
+    resources = {"launcher": "pytorchjob", "claim": "team", "mount": str(tmp_path / "shared")}
+    asked = request(own, resources=resources)
+
+    def begin(number: int) -> None:
+        places = (tmp_path / f"{number}" / name for name in ("model", "predictions", "s.md", "r.html"))
+        with pytest.raises(DependencyError, match="no cluster"):
+            submit(dataclasses.replace(asked, run=f"trial {number}"), *places, launcher=NoCluster())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(begin, range(32)))
+    assert Record.read(copy).outputs == {"verdict": "of this run"}
+    assert Snapshot.open(copy, asked.data_version).digest == asked.data_version
 
 
 AMOUNTS = {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}

@@ -173,7 +173,7 @@ def _undecided(rule: Rule, found: Estimate, rows: int, terms: RuleTerms) -> tupl
     else:
         reason = f"beyond the limit {terms.limit:.4f}, but among so many slices it may be by chance"
         alone = terms.tail_probability(found)
-        tests = max(1.0, rule.p_value / alone) if alone > 0 else 1.0  # as Holm counted them here
+        tests = max(1.0, rule.p_value / alone)  # as Holm counted them here; a chance of 0 is decided
     needed = rows_needed(found, terms.limit, rows, terms.confidence, tests=tests)
     if needed > rows:
         reason += f"; about {needed:,} rows like these {rows:,} would tell"

@@ -30,7 +30,8 @@ class SweepRules:
     """The conditions under which a job counts as abandoned.
 
     Attributes:
-        margin_s: Seconds after its lease: a launcher may be restarting, or the API be out of reach. A job
+        margin_s: Seconds after its lease: a launcher may be restarting, or the API be out of reach. It is not
+            for clocks: a lease is written and judged by the API server's time (``ServerClock``). A job
             without a workflow is kept for as long as its launcher retries in an outage, if longer.
         kept_s: The same for a job that has ended: it holds nothing, and its logs may be read.
     """

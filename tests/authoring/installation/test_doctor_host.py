@@ -282,9 +282,9 @@ def test_a_cluster_with_trainer_alone_needs_its_runtime_and_its_kind_of_job(
 
 
 def test_a_queue_is_shown_with_its_room(server: Api, running: Cluster) -> None:
-    resources = [{"name": "cpu", "nominalQuota": "128"}, {"name": "nvidia.com/gpu", "nominalQuota": 16}]
+    resources = [{"name": "cpu", "nominalQuota": "128"}, {"name": "memory", "nominalQuota": "13Gi"}]
     flavors = [{"name": "on-demand", "resources": resources}]
-    group = {"coveredResources": ["cpu", "nvidia.com/gpu"], "flavors": flavors}
+    group = {"coveredResources": ["cpu", "memory"], "flavors": flavors}
     reserved = [{"name": "on-demand", "resources": [{"name": "cpu", "total": "500m"}]}]
     api = "kueue.x-k8s.io/v1beta2"
     pool = {"kind": "ClusterQueue", "apiVersion": api, "metadata": {"name": "pool"}}
@@ -294,7 +294,7 @@ def test_a_queue_is_shown_with_its_room(server: Api, running: Cluster) -> None:
     found = inspect(server, running)["queue"]
     assert (found.state, found.text) == (
         "ok",
-        "training (ClusterQueue pool): 3 waiting; used: cpu 0.5 of 128, nvidia.com/gpu 0 of 16",
+        "training (ClusterQueue pool): 3 waiting; used: cpu 0.5 of 128, memory 0 of 13Gi",
     )
     running.put(queue | {"spec": {"clusterQueue": "nope"}}, "kubeflow")
     assert inspect(server, running)["queue"].state == "miss"
