@@ -44,8 +44,9 @@ ROOMS = {
     "cluster": "launcher",
     "tracking": "mlflow",
     "registry": "mlflow",
+    "tune": "tune",
 }
-"""Which environment runs the tests of which room; a verb's metadata says so, all others run in this one."""
+"""Which environment runs the tests of which package; else a verb's metadata says so, else it is this one."""
 
 CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
@@ -104,9 +105,12 @@ def environment_of(path: str) -> str:
 
 
 def environment_of_room(name: str) -> str:
-    """Return the environment of a room's code; a verb's is the image of the job it submits, else its own."""
+    """Return the environment of a package; a verb's is the image of the job it submits, else its own.
+
+    ``tune`` submits the job of `train`, and its own code needs the packages of its own image.
+    """
     metadata = ROOT / "components" / name / "metadata.yaml"
-    if not metadata.exists():
+    if name in ROOMS or not metadata.exists():
         return ROOMS.get(name, AUTHORING)
     images = dict(re.findall(r"^  (image|job_image): (\S+)", metadata.read_text(), re.MULTILINE))
     return images.get("job_image") or images["image"]

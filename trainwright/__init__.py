@@ -8,6 +8,7 @@ The Python interface, :mod:`trainwright.api`, is offered here and loaded at its 
 """
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ __version__ = "0.1.0"
 
 ENVIRONMENT_FILE = "trainwright-environment.json"
 """Written into an environment's prefix when it is made, in the image and locally: its name and lock."""
+
+_PACKAGE = Path(__file__).resolve().parent
+_INSTALLED = _PACKAGE / "_components"
+
+COMPONENTS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "components"
+"""The folder of the components: in an image or a wheel, or in the repository."""
 
 
 def __getattr__(name: str) -> Any:

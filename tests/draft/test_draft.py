@@ -104,7 +104,22 @@ def test_findings_name_each_choice_with_its_reason(tmp_path: Path) -> None:
         "  exclude  name: text that differs from row to row",
         "  exclude  currency: one value in every row",
         "  slices   plan: few values, to compare the model between them",
+        "  warning  evaluate has fewer than 30 rows of churn = 0 (about 22), 1 (about 23), too few to judge "
+        "a model: bring about 406 rows in all, or make the split larger in data.splits",
     )
+
+
+def test_warning_of_few_rows_names_the_rare_class_alone_and_ends_with_enough_rows(tmp_path: Path) -> None:
+    for rows, known in ((1000, False), (4000, True)):
+        folder = tmp_path / str(rows)
+        draw = random.Random(0)  # noqa: S311 - repeatable
+        churn = [int(n % 20 == 0) for n in range(rows)]
+        draw.shuffle(churn)
+        found = draft(put(folder / "t.csv", customers(rows) | {"churn": churn}), folder).findings
+        assert ("  warning  " in found[-1]) != known
+        if not known:
+            assert "evaluate has fewer than 30 rows of churn = 1 (about 8), " in found[-1]
+            assert "bring about 4,000 rows in all" in found[-1]
 
 
 def test_column_that_follows_the_time_is_left_out_of_the_drift_check_of_windows(tmp_path: Path) -> None:
@@ -294,7 +309,7 @@ def test_thousands_of_columns_stay_below_30_lines(tmp_path: Path) -> None:
     wide = {f"x{n}": [1 if n % 2 else row % 5 for row in range(60)] for n in range(3000)}
     found = draft(put(tmp_path / "t.csv", wide | {"y": [row % 2 for row in range(60)]}), tmp_path)
     assert len(found.experiment.splitlines()) < 30
-    assert found.findings[-1] == (
+    assert found.findings[-2] == (
         "  exclude  x1, x3, x5, x7, x9, x11, x13, x15 and 1,492 more: one value in every row"
     )
 

@@ -44,7 +44,7 @@ MODULES = {
 }  # fmt: skip
 """Names that do not say what a module holds."""
 
-SAME_NAME = {"Block"}  # of two networks, whose exported programs name it
+SAME_NAME = {"Block", "Trial", "Candidate"}  # of two networks, whose exported programs name it; of studies
 """Public classes that may have the same name in two modules."""
 
 LONGEST_FILE, LONGEST_FUNCTION = 600, 40

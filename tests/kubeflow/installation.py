@@ -122,16 +122,22 @@ class Installation:
         details = (run.run_details.task_details if run.run_details else None) or []
         return [(str(one.display_name), str(one.state)) for one in details]
 
-    def drivers(self, run_id: str) -> dict[str, dict[str, Any]]:
-        """Return the inputs of each task of a run, as its driver read them from the metadata store.
+    def workflow_status(self, run_id: str) -> dict[str, Any]:
+        """Return the status of a run's workflow: the older version of KFP's API has it.
 
-        KFP 2.17 lists neither parameters nor artifacts of a task; they are in the workflow, which the older
-        version of its API gives to whom may read the run.
+        Its nodes are compressed if the workflow is above 1 MiB; KFP 2.17 then lists old states of the tasks.
         """
         read = self.api.client.call_api
         options = {"auth_settings": ["Bearer"], "_preload_content": False, "_return_http_data_only": True}
         answer = self.api.read("reading the workflow", read, f"/apis/v1beta1/runs/{run_id}", "GET", **options)
-        status = json.loads(json.loads(answer.data)["pipeline_runtime"]["workflow_manifest"])["status"]
+        return dict(json.loads(json.loads(answer.data)["pipeline_runtime"]["workflow_manifest"])["status"])
+
+    def drivers(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return the inputs of each task of a run, as its driver read them from the metadata store.
+
+        KFP 2.17 lists neither parameters nor artifacts of a task; they are in the workflow.
+        """
+        status = self.workflow_status(run_id)
         packed = status.get("compressedNodes")
         nodes = json.loads(gzip.decompress(base64.b64decode(packed))) if packed else status["nodes"]
         found = {}

@@ -31,6 +31,7 @@ LEFT = {
         "a training of minutes: tests/train trains such a module"
     ),
     r"trainwright run train_and_register --config \S+/experiment.yaml": "tests/api/test_examples.py",
+    r"trainwright run tune_and_register .*": "minutes of trials: tests/tune/test_tune.py",
     r"trainwright run materialize_features .*": "tests/pipelines/test_materialize_features.py runs it, twice",
     r"trainwright schema (diff|accept) .*": "seconds of TFDV each: tests/validate/test_schema.py",
     r"trainwright baseline accept \S+ --to gs://.*": "a bucket: the same on a disk is run here",
@@ -115,7 +116,7 @@ def alone(_: World, words: list[str]) -> list[str]:
 RUN: list[tuple[str, Case]] = [
     (r"run promote_model .*", of_a_model),
     (r"run (…|train_and_register).*", one_step),
-    (r"cache explain .*|compare .*|schema .*|baseline .*", of_a_run),
+    (r"cache explain .*|compare .*|schema .*|baseline .*|runs .*", of_a_run),
     (r"(submit|status|terminate|retry|schedules) .*", on_a_cluster),
     (r"model .*", of_a_model),
     (r"compile .*", of_images),

@@ -19,7 +19,7 @@ from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
 from trainwright.local import runner
 
-WORKING = ("configure", "ingest", "validate", "join", "train", "score", "evaluate", "smoke-test")
+WORKING = ("ingest", "validate", "join", "train", "score", "evaluate", "smoke-test")
 
 
 def output(task: dict[str, Any], name: str) -> Path:
@@ -28,7 +28,7 @@ def output(task: dict[str, Any], name: str) -> Path:
 
 def test_every_step_is_done_and_leaves_what_it_promises(finished: dict[str, dict[str, Any]]) -> None:
     assert {name: task["state"] for name, task in finished.items()} == dict.fromkeys(
-        ["resolve", "get-production-model", *WORKING, "register", "summarize"],
+        ["configure", "resolve", "get-production-model", *WORKING, "register", "summarize"],
         "done",
     )
     snapshot = Snapshot.read(output(finished["ingest"], "snapshot"))
@@ -78,7 +78,7 @@ def test_a_changed_limit_repeats_only_the_gate_that_applies_it(
     assert done.returncode == 12, done.stderr
     again = tasks(events(done))
     states = {name: again[name]["state"] for name in WORKING if name in again}
-    assert states == dict.fromkeys(WORKING[1:-2], "cached") | {"configure": "done", "evaluate": "done"}
+    assert states == dict.fromkeys(WORKING[:-2], "cached") | {"evaluate": "done"}
     verdict = json.loads((output(again["evaluate"], "verdict") / "verdict.json").read_text())
     assert 0.99 in [rule["limit"] for rule in verdict["rules"]]
 

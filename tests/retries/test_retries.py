@@ -62,3 +62,13 @@ def test_outage_is_reported_once_before_the_quiet_time_is_over(
         backoff.wait(ConnectionRefusedError("connection refused"))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("connection refused; for 0 s now, retrying for 60 s more")
+
+
+def test_pauses_double_up_to_the_longest_and_are_at_least_half_as_long() -> None:
+    backoff = Backoff(RetryPolicy(outage_s=600, first_s=1, longest_s=5))
+    for longest in (1, 2, 4, 5, 5):
+        _, pause = backoff.next_pause(ConnectionError("away"))
+        assert longest / 2 <= pause <= longest
+    assert backoff.next_pause(ConnectionError("away"), least_s=3)[1] >= 3 + 2.5
+    backoff.reset()
+    assert backoff.next_pause(ConnectionError("away"))[1] <= 1

@@ -11,7 +11,7 @@ from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
 from trainwright.report.page import draw_page as draw_html
 from trainwright.summarize.run import FinalStatus, Run, RunStep, read_run
-from trainwright.summarize.summarize import draw_page, duration, headline, lineage_line, outcome, summarize
+from trainwright.summarize.summarize import draw_page, headline, lineage_line, outcome, summarize
 
 DONE = FinalStatus("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")
 
@@ -286,11 +286,6 @@ def test_task_with_a_hyphen_has_the_record_of_its_verb(tmp_path: Path) -> None:
 def test_the_line_back_is_as_long_as_what_is_known() -> None:
     assert lineage_line([]) == ""
     assert re.fullmatch(r"data \w{12} from source \w{12}", lineage_line([record("ingest", 0)]))
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(4.06, "4.1 s"), (72, "1 m 12 s"), (7500, "2 h 5 m")])
-def test_durations_are_written_as_on_the_screen(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_resumed_run_lists_each_step_once_with_its_own_time_and_none_for_reused_ones(

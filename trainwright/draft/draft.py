@@ -1,8 +1,9 @@
 """Draft an experiment from the rows of a source: its file, and a snapshot to infer the schema from."""
 
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ from trainwright.draft.roles import (
     utc_ticks,
 )
 from trainwright.draft.sample import TableSample, access_to, read_sample
-from trainwright.draft.splits import SplitChoice, choose_splits
+from trainwright.draft.splits import SHARES, SplitChoice, choose_splits
 from trainwright.draft.target import LabelMeaning, find_leaks, infer_target
 from trainwright.errors import InputError
 from trainwright.experiment import Data, Query
-from trainwright.experiment.data import ROW
+from trainwright.experiment.data import ROW, is_reserved
 from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
@@ -38,11 +39,11 @@ _SLICES = 2
 _MOST_VALUES = 10
 _SHOWN = 8
 _ALIKE = 0.95
+_JUDGED = 30
+"""Fewest rows of a class of which `evaluate` gives an interval."""
+
 _SMALL = {"context": 128, "width": 128, "layers": 2, "heads": 4}
 """Sizes of a language model that a laptop trains in minutes."""
-
-_SCORE = re.compile(r"score(_\d+)?")
-"""Columns of the predictions, which no column of the training set may be called."""
 
 _DATABASES = ("sqlite://", "postgresql://")
 
@@ -88,6 +89,9 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
     require_columns(sample.rows, [name for name in named.values() if name], where=request.source)
     profiles = profile_columns(sample.rows)
     roles = _choose_roles(profiles, request)
+    if sample.complete and roles.label and roles.meaning and roles.meaning.kind != "regression":
+        label = next(one for one in profiles if one.name == roles.label.column)
+        roles.warnings[:0] = _few_rows(label)
     if by_name:
         roles.key = replace(roles.key, reason="unique, and named like a key")
     data = source | {"source": _relative(request.source, request.folder)} | _data_section(roles)
@@ -159,7 +163,7 @@ def _choose_roles(profiles: Sequence[ColumnProfile], request: DraftRequest) -> T
         text = choose_text(profiles if request.text else rest, request.text, source)
     else:
         label = choose_label(profiles, request.label, taken, source)
-        if _SCORE.fullmatch(label.column):
+        if is_reserved(label.column):
             raise InputError(
                 f"label {label.column!r} has the name of the model's scores",
                 where=source,
@@ -215,6 +219,22 @@ def _choose_features(
         )
 
 
+def _few_rows(label: ColumnProfile) -> Iterator[str]:
+    """Warn of classes with too few rows in the split that the model is judged on."""
+    share = SHARES["evaluate"]
+    few = {value: count * share for value, count in label.counts.items() if count * share < _JUDGED}
+    if not few:
+        return
+    rarest = min(few, key=lambda value: few[value])
+    needed = math.ceil(_JUDGED / label.counts[rarest] * label.rows / share)
+    shown = ", ".join(f"{value} (about {rows:.0f})" for value, rows in list(few.items())[:_SHOWN])
+    more = f" and {len(few) - _SHOWN:,} more" if len(few) > _SHOWN else ""
+    yield (
+        f"evaluate has fewer than {_JUDGED} rows of {label.name} = {shown}{more}, too few to judge a model: "
+        f"bring about {needed:,} rows in all, or make the split larger in data.splits"
+    )
+
+
 def _unused(roles: TableRoles) -> str:
     """Return the columns that are no features, with the reasons."""
     found = [
@@ -229,7 +249,7 @@ def _reason_to_exclude(one: ColumnProfile, group: str) -> str:
     constant = "one value in every row" if one.present else "no value in any row"
     reasons = (
         (one.name == group, "the group"),
-        (_SCORE.fullmatch(one.name), "the name of the model's scores; rename it to use it"),
+        (is_reserved(one.name), "the name of the model's scores; rename it to use it"),
         (one.kind in {"nested", "binary"}, "lists, objects or bytes"),
         (one.kind == "clock", "times of the day or durations"),
         (one.is_constant, constant),

@@ -22,6 +22,7 @@ from trainwright.report.page import (
     link,
     write_page,
 )
+from trainwright.report.svg import duration
 from trainwright.summarize.lineage_diagram import draw_lineage
 from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.workflow import WorkflowReader
@@ -261,12 +262,3 @@ def _stop(run: Run) -> list[Block]:
             reason = gate.headline.removeprefix(f"{gate.decision}: ")
             blocks.append(Paragraph(f"{gate.step} decided {gate.decision}: {reason}. Its report says why."))
     return blocks
-
-
-def duration(seconds: float) -> str:
-    """Format a duration as the console does: ``4.1 s``, ``1 m 12 s``, ``2 h 5 m``."""
-    if seconds < 60:  # noqa: PLR2004
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"

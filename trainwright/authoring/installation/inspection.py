@@ -329,7 +329,8 @@ class _ClusterInspection:
             text = f"{text}; stopped ({stopped}): nothing is admitted"
             return Diagnostic("queue", "note", text, "Whoever stopped it has to set stopPolicy: None.")
         used = ", ".join(
-            f"{name} {reserved:g} of {quota:g}" for name, (reserved, quota) in _quotas(answer.body).items()
+            f"{name} {_amount(reserved)} of {_amount(quota)}"
+            for name, (reserved, quota) in _quotas(answer.body).items()
         )
         return Diagnostic("queue", "ok", f"{text}; used: {used}")
 
@@ -458,6 +459,11 @@ def _yaml_part(data: Object, key: str) -> Object:
     except InputError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _amount(number: float) -> str:
+    """Return an amount of a resource as text; bytes in Gi."""
+    return f"{number:g}" if number < 1 << 20 else f"{number / (1 << 30):.4g}Gi"
 
 
 def _quotas(queue: Object) -> dict[str, tuple[float, float]]:
