@@ -45,6 +45,7 @@ ROOMS = {
     "tracking": "mlflow",
     "registry": "mlflow",
     "tune": "tune",
+    "service": "service",
 }
 """Which environment runs the tests of which package; else a verb's metadata says so, else it is this one."""
 

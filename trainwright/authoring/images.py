@@ -37,3 +37,6 @@ TUNE = name("tune")
 
 MLFLOW = name("mlflow")
 """MLflow's client and its embedded SQLite store."""
+
+SERVICE = name("service")
+"""FastAPI, beside what MLflow's client and Kubeflow's API need."""

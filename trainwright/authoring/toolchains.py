@@ -11,7 +11,7 @@ from trainwright.authoring.installer import STAMP, Locks
 from trainwright.documents import read_json
 from trainwright.errors import InputError
 
-TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher", "tune")
+TOOLCHAINS = ("tfdv", "torch", "feast", "ingest", "tabular", "mlflow", "launcher", "tune", "service")
 """The toolchains of the components, largest first."""
 
 LIBRARY = Path(trainwright.__file__).resolve().parent

@@ -19,6 +19,7 @@ from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.authoring.terminal import reported as _reported
 from trainwright.cli import run_commands, step_commands
+from trainwright.cli.serve_command import serve
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted, clean
 
@@ -278,6 +279,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": step_commands.compare,
     "curves": step_commands.curves,
     "lineage": run_commands.lineage,
+    "serve": serve,
     "compile": compile_all,
     "interface-diff": interface_diff,
 }

@@ -64,14 +64,14 @@ def init(
 @schema.command("infer")
 def schema_infer(snapshot: SnapshotFolder, split: SplitName = "train") -> None:
     """Print a first schema for review."""
-    raise typer.Exit(_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
+    raise typer.Exit(run_verb("validate", "tfdv", "infer", str(snapshot), "--split", split))
 
 
 @schema.command("diff")
 def schema_diff(snapshot: SnapshotFolder, schema: SchemaFile, split: SplitName = "train") -> None:
     """Print the changes that the rows require of a schema. Each comes with its reason."""
     named = (str(snapshot), "--schema", str(schema), "--split", split)
-    raise typer.Exit(_verb("validate", "tfdv", "diff", *named))
+    raise typer.Exit(run_verb("validate", "tfdv", "diff", *named))
 
 
 @schema.command("accept")
@@ -83,7 +83,7 @@ def schema_accept(
 ) -> None:
     """Show these changes, ask, and write them to the schema."""
     named = (str(snapshot), "--schema", str(schema), "--split", split, *(["--yes"] if yes else []))
-    raise typer.Exit(_verb("validate", "tfdv", "accept", *named, stopped=MAY_BE_DONE))
+    raise typer.Exit(run_verb("validate", "tfdv", "accept", *named, stopped=MAY_BE_DONE))
 
 
 @baseline.command("accept")
@@ -96,7 +96,7 @@ def baseline_accept(
     """Make the data of a run the baseline. Its model must be in production by then."""
     promoted = ["--model-promoted", str(model_promoted)] if model_promoted else []
     named = (str(run), "--to", to, *promoted, *(["--reason", reason] if reason else []))
-    raise typer.Exit(_verb("validate", "tfdv", "baseline", *named, stopped=MAY_BE_DONE))
+    raise typer.Exit(run_verb("validate", "tfdv", "baseline", *named, stopped=MAY_BE_DONE))
 
 
 @features.command("plan")
@@ -105,7 +105,7 @@ def features_plan(
     output: Annotated[Path, typer.Option(help="File for the plan, to be reviewed.")] = Path("plan.json"),
 ) -> None:
     """Write what applying the definitions would change. The plan is for review."""
-    raise typer.Exit(_verb("materialize", "feast", "plan", str(repository), "--output", str(output)))
+    raise typer.Exit(run_verb("materialize", "feast", "plan", str(repository), "--output", str(output)))
 
 
 @features.command("apply")
@@ -115,7 +115,7 @@ def features_apply(
 ) -> None:
     """Apply a reviewed plan. Fail if applying would now change anything else."""
     named = (str(repository), "--plan", str(plan))
-    raise typer.Exit(_verb("materialize", "feast", "apply", *named, stopped=MAY_BE_DONE))
+    raise typer.Exit(run_verb("materialize", "feast", "apply", *named, stopped=MAY_BE_DONE))
 
 
 def curves(
@@ -124,7 +124,7 @@ def curves(
 ) -> None:
     """Send the curves of a training to MLflow. Repeating the command is safe."""
     sent = "Part of them may be there: the same command sends the rest."
-    raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to, stopped=sent))
+    raise typer.Exit(run_verb("tracking", "mlflow", "replay", str(run), to, stopped=sent))
 
 
 def compare(
@@ -140,7 +140,7 @@ def compare(
     page = ["--report", str(report)] if report else []
     form = ["--json"] if as_json else []
     raise typer.Exit(
-        _verb("evaluate", "tabular", "compare", *named, *chosen, "--level", str(level), *page, *form)
+        run_verb("evaluate", "tabular", "compare", *named, *chosen, "--level", str(level), *page, *form)
     )
 
 
@@ -297,10 +297,10 @@ def _promote(
         from trainwright.authoring import arguments
 
         registry = arguments.read_registry(name, config, audit, uri)
-    return _verb("registry", "mlflow", command, registry, *more, stopped=stopped)
+    return run_verb("registry", "mlflow", command, registry, *more, stopped=stopped)
 
 
-def _verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:
+def run_verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGED) -> int:
     """Run a command of a step's package in the environment of its image, and return its exit code."""
     with reported():
         from trainwright import credentials

@@ -1,0 +1,65 @@
+"""Settings of the service, passed by the command line as one JSON object."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from trainwright.documents import Document
+from trainwright.errors import InputError
+from trainwright.experiment import Promotion, Registry
+
+AuthMode = Literal["token", "gateway"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Document):
+    """Sources that the service reads, and who may use it.
+
+    Attributes:
+        runs: Folder of the runs.
+        registry: Section ``registry``; the model's name in a path replaces its own. Empty without a registry.
+        promotion: Section ``promotion``.
+        kfp_host: Address of the API of Kubeflow Pipelines; empty for runs on this machine alone.
+        namespace: The profile's namespace there.
+        token_file: File of the token for that API; empty for the one that Kubeflow mounts.
+        ca_file: Certificates to trust for that API; empty for the public ones.
+        command: The command line of trainwright, which starts runs; empty where none can be started.
+        auth: ``token``: the caller sends a token. ``gateway``: a gateway sets ``kubeflow-userid``.
+        access_token_file: File of the caller's token; empty for a new one, which is printed.
+        user: Name of the caller who has the token.
+        allowed_hosts: Values of the header ``Host`` that are accepted.
+        address: Address to listen on.
+        port: Port to listen on; 0 for any free one.
+    """
+
+    FILE: ClassVar[str] = "settings.json"
+    runs: str
+    registry: dict[str, Any]
+    promotion: dict[str, Any]
+    kfp_host: str = ""
+    namespace: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    command: tuple[str, ...] = ()
+    auth: AuthMode = "token"
+    access_token_file: str = ""
+    user: str = ""
+    allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost")
+    address: str = "127.0.0.1"
+    port: int = 8080
+
+    def registry_of(self, model: str) -> Registry:
+        """Return the section ``registry`` of a model.
+
+        Raises:
+            InputError: No registry is configured, or the name is invalid.
+        """
+        if not self.registry:
+            raise InputError(
+                "no registry is configured",
+                hint="Start the service with --config EXPERIMENT or --tracking-uri ADDRESS.",
+            )
+        return Registry.check(self.registry | {"model": model}, "registry")
+
+    def promotion_policy(self) -> Promotion:
+        """Return the section ``promotion``."""
+        return Promotion.check(self.promotion, "promotion")
