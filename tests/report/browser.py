@@ -84,9 +84,17 @@ class Browser:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def open(
-        self, path: Path, *, width: int, height: int = 900, dark: bool = False, ask: tuple[str, ...] = ()
+        self,
+        page: Path | str,
+        *,
+        width: int,
+        height: int = 900,
+        dark: bool = False,
+        keys: tuple[str, ...] = (),
+        ask: tuple[str, ...] = (),
+        cookies: tuple[dict[str, str], ...] = (),
     ) -> Seen:
-        """Load a file in a window of a given size and answer expressions of JavaScript about it."""
+        """Load a file or an address in a window, press keys, and answer expressions of JavaScript about it."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -96,13 +104,27 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", session, features=[scheme])
         self._events.clear()
-        self._call("Page.navigate", session, url=path.resolve().as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
-            self._read()
+        for cookie in cookies:
+            self._call("Network.setCookie", session, **cookie)
+        self._call("Page.navigate", session, url=page if isinstance(page, str) else page.resolve().as_uri())
+        self._wait_for_load()
+        for key in keys:
+            self._press(session, key)
         answers = [self._ask(session, text) for text in ask]
         picture = self._call("Page.captureScreenshot", session, captureBeyondViewport=True)["data"]
         self._call("Target.closeTarget", targetId=target)
         return Seen(self._requests(), self._problems(), base64.b64decode(picture), answers)
+
+    def _wait_for_load(self) -> None:
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+            self._read()
+
+    def _press(self, session: str, key: str) -> None:
+        """Press a key by its name in JavaScript, such as ``Tab``, and wait for the page that it may load."""
+        text = {"text": "\r"} if key == "Enter" else {"text": " "} if key == " " else {}
+        code = {"Tab": 9, "Enter": 13, " ": 32}[key]
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", session, type=kind, key=key, windowsVirtualKeyCode=code, **text)
 
     def _ask(self, session: str, text: str) -> Any:
         return self._call("Runtime.evaluate", session, expression=text, returnByValue=True)["result"].get(

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainwright.artifacts import Record
+from trainwright.artifacts import Progress, Record
 from trainwright.documents import Document
 from trainwright.errors import InputError, PermissionRefused, in_our_words
 
@@ -101,12 +101,25 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Tasks(Document):
-    """The state of a run: ``running``, ``done``, ``held`` by a gate, ``failed`` or ``cancelled``."""
+    """The state of a run: ``running``, ``done``, ``held`` by a gate, ``failed`` or ``cancelled``.
+
+    ``steps`` has every step of the pipeline in order, with those that it reads from or waits for.
+    """
 
     FILE: ClassVar[str] = "tasks.json"
     run: str
     state: str
     tasks: tuple[Task, ...]
+    steps: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def newest_progress(folder: Path) -> Progress | None:
+    """Return the progress of a training in the folder of its step; None if there is none yet."""
+    # Attempts are numbered; the newest one counts.
+    for path in sorted(folder.glob(f"**/{Progress.FILE}"), reverse=True):
+        with contextlib.suppress(InputError, OSError):
+            return Progress.read(path)
+    return None
 
 
 def record_of(outputs: dict[str, Output]) -> Record | None:

@@ -316,6 +316,10 @@ class Lineage:
             tuple(self._labels[digest]),
         )
 
+    def parents(self, digest: str) -> frozenset[str]:
+        """Return the digests that a version was directly made from."""
+        return frozenset(self._parents.get(digest, ()))
+
     def walk(self, digest: str, *, up: bool) -> Iterator[tuple[int, Node]]:
         """Yield what a version was made from, or with ``up`` False what was made from it, with the depth.
 

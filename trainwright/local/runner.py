@@ -305,7 +305,12 @@ class _Run:
             receive(*event)
 
     def _write(self, state: str) -> run_folder.Tasks:
-        tasks = run_folder.Tasks(run=self._folder.name, state=state, tasks=tuple(self._tasks.values()))
+        tasks = run_folder.Tasks(
+            run=self._folder.name,
+            state=state,
+            tasks=tuple(self._tasks.values()),
+            steps={step.name: tuple(sorted(step.upstream)) for step in self._pipeline.steps},
+        )
         tasks.write(self._folder)
         return tasks
 

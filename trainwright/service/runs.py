@@ -29,11 +29,13 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetail:
-    """A run with its arguments and steps."""
+    """A run with its arguments, the results of its steps so far, and what each step waits for."""
 
     summary: RunSummary
     arguments: dict[str, object]
+    continues: str
     tasks: tuple[Task, ...]
+    steps: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +48,10 @@ class LineageNode:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionLineage:
-    """A version, what it was made from, and what was made from it."""
+    """A version, what it was made from, and what was made from it; ``edges`` lead from a digest to another."""
 
     version: Node
+    edges: tuple[tuple[str, str], ...]
     made_from: tuple[LineageNode, ...]
     made_into: tuple[LineageNode, ...]
 
@@ -72,8 +75,16 @@ def get_run(runs: Path, run: str) -> RunDetail:
         InputError: There is no such run.
     """
     folder = require_run(runs, run)
-    tasks = Tasks.read(folder).tasks if (folder / Tasks.FILE).exists() else ()
-    return RunDetail(summary=read_run(folder), arguments=Request.read(folder).arguments, tasks=tasks)
+    request, tasks = Request.read(folder), Tasks(run=run, state="running", tasks=())
+    if (folder / Tasks.FILE).exists():
+        tasks = Tasks.read(folder)
+    return RunDetail(
+        summary=read_run(folder),
+        arguments=request.arguments,
+        continues=request.continues,
+        tasks=tasks.tasks,
+        steps=tasks.steps,
+    )
 
 
 def diff_runs(runs: Path, first: str, second: str) -> dict[str, list[Difference]]:
@@ -96,7 +107,9 @@ def trace(runs: Path, start: str) -> VersionLineage:
         tuple(LineageNode(depth=depth, node=node) for depth, node in graph.walk(digest, up=up))
         for up in (True, False)
     )
-    return VersionLineage(version=graph.node(digest), made_from=up, made_into=down)
+    shown = {digest, *(one.node.digest for one in (*up, *down))}
+    edges = tuple((parent, one) for one in sorted(shown) for parent in sorted(graph.parents(one) & shown))
+    return VersionLineage(version=graph.node(digest), edges=edges, made_from=up, made_into=down)
 
 
 def require_known(problem: InputError | RunSummary) -> RunSummary:
