@@ -13,11 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from trainwright.artifacts import Progress
 from trainwright.authoring.terminal import duration, message, short_path
 from trainwright.errors import DataRefused, InputError
 from trainwright.local.processes import tail
-from trainwright.local.run_folder import LOG, Task
+from trainwright.local.run_folder import LOG, Task, newest_progress
 from trainwright.local.runner import Listener, Outcome, Plan
 from trainwright.redaction import printable
 
@@ -183,15 +182,13 @@ def _trials(log: Path) -> list[str]:
 
 def _progress(folder: Path) -> str:
     """Return a training's progress, read from the file beside its artifacts."""
-    # Attempts are numbered; the newest one counts.
-    for path in sorted(folder.glob(f"**/{Progress.FILE}"), reverse=True):
-        with contextlib.suppress(InputError, OSError):
-            at = Progress.read(path)
-            return (
-                f"step {at.step:,} of {at.total:,}, loss {at.loss:.4f}, "
-                f"{at.samples_per_s:,.0f} rows/s, {duration(at.eta_s)} left"
-            )
-    return ""
+    at = newest_progress(folder)
+    if at is None:
+        return ""
+    return (
+        f"step {at.step:,} of {at.total:,}, loss {at.loss:.4f}, "
+        f"{at.samples_per_s:,.0f} rows/s, {duration(at.eta_s)} left"
+    )
 
 
 class Lines(Listener):
