@@ -101,7 +101,7 @@ def _launch(settings: Settings, folder: Path, pipeline: str) -> None:
     ]
     with (folder / OWN / LOG).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own command line
-            [*settings.command, *words],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
