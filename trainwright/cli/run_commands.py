@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainwright.authoring.terminal import duration, reported, short_path
-from trainwright.documents import read_json
 from trainwright.errors import InputError, clean
 from trainwright.redaction import printable
 
@@ -44,10 +43,10 @@ def runs_list(
 ) -> None:
     """List runs, the newest first. Conditions narrow the list."""
     with reported(as_json):
-        from trainwright.local.run_index import RunFilter, count_runs, read_runs
+        from trainwright.local.run_index import RunFilter, condition, count_runs, read_runs
 
         conditions = RunFilter(
-            pipeline=pipeline, state=state, digest=digest, arguments=dict(map(_condition, where or []))
+            pipeline=pipeline, state=state, digest=digest, arguments=dict(map(condition, where or []))
         )
         matching = (one for one in _readable(read_runs(runs)) if conditions.matches(runs, one))
         shown = list(itertools.islice(matching, limit or None))
@@ -69,16 +68,6 @@ def _readable(found: Iterable["RunSummary | InputError"]) -> Iterator["RunSummar
             typer.echo(clean(f"Not readable: {one}"), err=True)
         else:
             yield one
-
-
-def _condition(text: str) -> tuple[str, Any]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise InputError(f"--where {text!r} is not KEY=VALUE", hint="Such as training.epochs=3.")
-    try:
-        return key, read_json(value)
-    except ValueError:
-        return key, value
 
 
 def _print_runs(shown: Sequence["RunSummary"]) -> None:

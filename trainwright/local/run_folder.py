@@ -122,6 +122,15 @@ def newest_progress(folder: Path) -> Progress | None:
     return None
 
 
+def newest_progress(folder: Path) -> Progress | None:
+    """Return the progress of a training in the folder of its step; None if there is none yet."""
+    # Attempts are numbered; the newest one counts.
+    for path in sorted(folder.glob(f"**/{Progress.FILE}"), reverse=True):
+        with contextlib.suppress(InputError, OSError):
+            return Progress.read(path)
+    return None
+
+
 def record_of(outputs: dict[str, Output]) -> Record | None:
     """Return the record in one of a step's artifacts; None if none is readable."""
     for output in outputs.values():
@@ -177,8 +186,8 @@ def identifier(moment: int) -> str:
 
 def require_run(runs: Path, run_id: str) -> Path:
     """Return the folder of an earlier run; reject an unknown one."""
-    known = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))
-    if run_id not in known:
+    if Path(run_id).name != run_id or not (runs / run_id / Request.FILE).is_file():
+        known = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))
         hint = f"The last ones are {', '.join(known[-3:])}." if known else "No run is there yet."
         raise InputError(f"there is no run {run_id!r}", where=str(runs), hint=hint)
     return runs.resolve() / run_id

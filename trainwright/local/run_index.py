@@ -4,6 +4,7 @@ Each run's folder holds a summary of about two kilobytes, so that ten thousand r
 There is no index besides: a run that is deleted or copied is found where it is.
 """
 
+import bisect
 import contextlib
 import json
 from collections import defaultdict
@@ -160,13 +161,32 @@ def count_runs(runs: Path) -> int:
     return sum(1 for _ in runs.glob(f"*/{Request.FILE}"))
 
 
-def read_runs(runs: Path) -> Iterator[RunSummary | InputError]:
-    """Yield the runs below a folder, the newest first; of one that cannot be read, the error."""
-    for path in sorted(runs.glob(f"*/{Request.FILE}"), reverse=True):  # ids sort by time
+def read_runs(runs: Path, after: str = "") -> Iterator[RunSummary | InputError]:
+    """Yield the runs below a folder, the newest first; of one that cannot be read, the error.
+
+    With ``after``, the name of a run, only those that follow it in this order.
+    """
+    names = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))  # ids sort by time
+    for name in reversed(names[: bisect.bisect_left(names, after)] if after else names):
         try:
-            yield read_run(path.parent)
+            yield read_run(runs / name)
         except InputError as error:
             yield error
+
+
+def condition(text: str) -> tuple[str, Any]:
+    """Parse ``KEY=VALUE``, a condition on an argument, into its key and value.
+
+    Raises:
+        InputError: The text has no ``=``.
+    """
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise InputError(f"{text!r} is not KEY=VALUE", where="where", hint="Such as training.epochs=3.")
+    try:
+        return key, read_json(value)
+    except ValueError:
+        return key, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,13 +211,16 @@ class RunFilter:
             self.pipeline in {"", one.pipeline}
             and self.state in {"", one.state}
             and (not self.digest or any(digest.startswith(self.digest) for digest in _digests(one)))
-            and (not self.arguments or self._has_arguments(runs / one.run))
+            and (
+                not self.arguments
+                or self.has_arguments(read_json(runs / one.run / Request.FILE)["arguments"])
+            )
         )
 
-    def _has_arguments(self, folder: Path) -> bool:
-        arguments = flatten(read_json(folder / Request.FILE)["arguments"])
-        missing = object()
-        return all(arguments.get(key, missing) == value for key, value in self.arguments.items())
+    def has_arguments(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether the arguments of a run have all values."""
+        found, missing = flatten(arguments), object()
+        return all(found.get(key, missing) == value for key, value in self.arguments.items())
 
 
 def _digests(one: RunSummary) -> Iterator[str]:

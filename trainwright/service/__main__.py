@@ -1,9 +1,11 @@
 """``python -m trainwright.service SETTINGS``: serve until stopped; the settings are one JSON object."""
 
+import socket
 import sys
 from collections.abc import Sequence
 
-from trainwright.errors import reported
+from trainwright.errors import InputError, reported
+from trainwright.service.app import SIGN_IN, create_app
 from trainwright.service.settings import Settings
 
 
@@ -16,10 +18,28 @@ def main(arguments: Sequence[str]) -> None:
     with reported("service"):
         import uvicorn
 
-        from trainwright.service.app import create_app
-
         settings = Settings.parse(arguments[0], where="settings")
-        uvicorn.run(create_app(settings), host=settings.address, port=settings.port, log_level="warning")
+        app = create_app(settings)
+        listener = _listen(settings)
+        port = listener.getsockname()[1]
+        path = f"{SIGN_IN}?token={app.state.access.token}" if app.state.access.token else "/"
+        sys.stdout.write(f"http://{settings.address}:{port}{path}\n")
+        sys.stdout.flush()
+        config = uvicorn.Config(
+            app, log_level="warning", proxy_headers=False, server_header=False, timeout_graceful_shutdown=5
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(settings: Settings) -> socket.socket:
+    try:
+        return socket.create_server((settings.address, settings.port))
+    except OSError as error:
+        raise InputError(
+            f"cannot listen there: {error.strerror}",
+            where=f"{settings.address}:{settings.port}",
+            hint="Name another --port; 0 takes any free one.",
+        ) from None
 
 
 if __name__ == "__main__":

@@ -1,47 +1,129 @@
 """Read and change registered models: list, show, history, register, promote."""
 
-from trainwright.experiment import Registry
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from trainwright.errors import InputError
+from trainwright.experiment import PromotionRequest, Registry
+from trainwright.local.run_folder import Request, Task, Tasks, require_run
 from trainwright.registry.history import AuditHistory, read_history
 from trainwright.registry.listing import VersionSummary, list_versions, show_version
+from trainwright.registry.promote import PromotionResult, promote
+from trainwright.registry.register import Registration, register
 from trainwright.service.settings import Settings
 from trainwright.tracking.server import open_client, persist
+from trainwright.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import RegisteredModel
 
 _PAGE = 1000
-ANY = "any"
-"""A model's name where a section needs one and none is used."""
+_ANY = "any"
+"""A model's name where the section needs one and none is used."""
+
+_EVIDENCE = (("train", "model"), ("join", "verdict"), ("evaluate", "verdict"), ("smoke_test", "trial"))
+"""Steps and outputs with the model, both verdicts and the trial, which a registration checks."""
 
 
-def list_models(settings: Settings) -> list[str]:
-    """Return the names of the registered models."""
-    registry = settings.registry_of(ANY)
+@dataclass(frozen=True, kw_only=True)
+class ModelSummary:
+    """A registered model, with the version of each alias."""
 
-    def read() -> list[str]:
-        client, names, token = open_client(registry.tracking_uri), [], None
+    name: str
+    aliases: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromotionAnswer:
+    """The result of a promotion request, with its verdict."""
+
+    result: PromotionResult
+    verdict: Verdict
+
+
+def list_models(settings: Settings) -> list[ModelSummary]:
+    """Return the registered models by name."""
+    registry = settings.registry_of(_ANY)
+
+    def read() -> "list[RegisteredModel]":
+        client, token = open_client(registry.tracking_uri), None
+        found: list[RegisteredModel] = []
         while True:
             page = client.search_registered_models(max_results=_PAGE, page_token=token)
-            names += [model.name for model in page]
+            found += page
             token = page.token
             if not token:
-                return sorted(names)
+                return found
 
-    return persist(read, registry.tracking_uri, 0)
+    models = persist(read, registry.tracking_uri, 0)
+    return [
+        ModelSummary(name=model.name, aliases={name: str(version) for name, version in model.aliases.items()})
+        for model in sorted(models, key=lambda model: model.name)
+    ]
 
 
 def list_model_versions(settings: Settings, model: str) -> list[VersionSummary]:
     """Return the versions of a model, the newest first."""
-    return list_versions(_registry(settings, model))
+    return list_versions(settings.registry_of(model))
 
 
 def get_version(settings: Settings, model: str, which: str) -> VersionSummary:
     """Return a version by its number or alias, with metrics and parameters."""
-    return show_version(_registry(settings, model), which)
+    return show_version(settings.registry_of(model), which)
 
 
 def get_history(settings: Settings, model: str) -> AuditHistory:
     """Return the verified audit of a model."""
-    return read_history(_registry(settings, model))
+    return read_history(settings.registry_of(model))
 
 
-def _registry(settings: Settings, model: str) -> Registry:
-    """Return the section of a model; a request does not wait for a server that is away."""
-    return settings.registry_of(model).model_copy(update={"retry_s": 0})
+def register_run(settings: Settings, model: str, run: str, identity: str) -> Registration:
+    """Register the model of a run, once, by the checks of the step ``register``.
+
+    The author is the run's, or the caller if the run names none.
+
+    Raises:
+        InputError: The run did not reach its evidence, or a file of it was changed.
+        DataRefused: The data was rejected.
+        ModelRefused: The model did not pass.
+    """
+    folder = require_run(settings.runs_folder, run)
+    tasks = {task.verb: task for task in Tasks.read(folder).tasks if task.finished}
+    trained, data_verdict, model_verdict, trial = (_output(tasks, run, *place) for place in _EVIDENCE)
+    arguments = Request.read(folder).arguments
+    author = str(arguments.get("registry", {}).get("author", "")) or identity
+    registry = settings.registry_of(model).model_copy(update={"author": author})
+    version, commit = str(tasks["train"].parameters["model_version"]), str(arguments.get("commit", ""))
+    with TemporaryDirectory() as scratch:
+        out = Path(scratch)
+        return register(
+            trained, version, data_verdict, model_verdict, trial, registry, commit, out, out / "summary.md"
+        )
+
+
+def _output(tasks: Mapping[str, Task], run: str, step: str, name: str) -> Path:
+    """Return the folder of an output of a run's step."""
+    if step not in tasks or name not in tasks[step].outputs:
+        raise InputError(
+            f"run {run} has no {name} of {step}, so there is nothing to register",
+            where="run",
+            hint="Name a run of train_and_register whose evaluate and smoke-test have finished.",
+        )
+    return Path(tasks[step].outputs[name].uri)
+
+
+def promote_version(settings: Settings, model: str, request: PromotionRequest) -> PromotionAnswer:
+    """Move a version to its next stage by the policy, if it meets the requirements.
+
+    Raises:
+        TrainwrightError: As :func:`trainwright.registry.promote.promote`; a decision is no error.
+    """
+    registry: Registry = settings.registry_of(model)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        policy = settings.promotion_policy()
+        result = promote(registry, policy, request, folder, folder / "summary.md")
+        return PromotionAnswer(result=result, verdict=Verdict.read(folder))

@@ -1,12 +1,13 @@
-"""Read runs: list, search, show, compare, and trace what was made from what."""
+"""Read runs of the folder and of Kubeflow: list, search, show, compare; trace versions; open reports."""
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from trainwright.errors import InputError
-from trainwright.local.run_folder import Request, Task, Tasks, require_run
+from trainwright.artifacts.record import Progress
+from trainwright.local.run_folder import Request, Task, Tasks, newest_progress, require_run
 from trainwright.local.run_index import (
     Difference,
     Lineage,
@@ -17,6 +18,7 @@ from trainwright.local.run_index import (
     read_run,
     read_runs,
 )
+from trainwright.service.problems import NotFound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +31,23 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetail:
-    """A run with its arguments, the results of its steps so far, and what each step waits for."""
+    """A run with its arguments and steps.
+
+    Attributes:
+        tasks: The steps that have ended; on Kubeflow, all that have begun.
+        steps: Every step of a run of this machine, with those that it waits for.
+        progress: Progress of running trainings by step.
+        link: The run's page in Kubeflow; empty for one of this machine.
+        continues: The earlier run whose arguments it changed; empty if there is none.
+    """
 
     summary: RunSummary
-    arguments: dict[str, object]
-    continues: str
+    arguments: Mapping[str, Any]
     tasks: tuple[Task, ...]
-    steps: dict[str, tuple[str, ...]]
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    link: str = ""
+    continues: str = ""
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +70,14 @@ class VersionLineage:
 
 def list_runs(runs: Path, conditions: RunFilter, *, after: str = "", limit: int = 50) -> RunPage:
     """Return runs that fulfil the conditions, the newest first, from the one after ``after`` on."""
-    matching = (one for one in _readable(runs) if not after or one.run < after)
-    found = list(itertools.islice((one for one in matching if conditions.matches(runs, one)), limit + 1))
+    matching = (one for one in _readable(runs, after) if conditions.matches(runs, one))
+    found = list(itertools.islice(matching, limit + 1))
     return RunPage(runs=tuple(found[:limit]), next=found[limit - 1].run if len(found) > limit else "")
 
 
-def _readable(runs: Path) -> Iterator[RunSummary]:
-    """Yield the runs that can be read."""
-    return (one for one in read_runs(runs) if isinstance(one, RunSummary))
+def _readable(runs: Path, after: str = "") -> Iterator[RunSummary]:
+    """Yield the runs that can be read; ``trainwright runs list`` names the others."""
+    return (one for one in read_runs(runs, after) if isinstance(one, RunSummary))
 
 
 def get_run(runs: Path, run: str) -> RunDetail:
@@ -75,14 +87,20 @@ def get_run(runs: Path, run: str) -> RunDetail:
         InputError: There is no such run.
     """
     folder = require_run(runs, run)
-    request, tasks = Request.read(folder), Tasks(run=run, state="running", tasks=())
+    tasks = Tasks(run=run, state="", tasks=())
     if (folder / Tasks.FILE).exists():
         tasks = Tasks.read(folder)
+    request, summary, progress = Request.read(folder), read_run(folder), {}
+    if summary.state == "running":
+        ended = {task.step for task in tasks.tasks}
+        steps = (path.name for path in folder.iterdir() if path.is_dir() and path.name not in ended)
+        progress = {step: at for step in steps if (at := newest_progress(folder / step))}
     return RunDetail(
-        summary=read_run(folder),
+        summary=summary,
         arguments=request.arguments,
-        continues=request.continues,
         tasks=tasks.tasks,
+        progress=progress,
+        continues=request.continues,
         steps=tasks.steps,
     )
 
@@ -112,8 +130,18 @@ def trace(runs: Path, start: str) -> VersionLineage:
     return VersionLineage(version=graph.node(digest), edges=edges, made_from=up, made_into=down)
 
 
-def require_known(problem: InputError | RunSummary) -> RunSummary:
-    """Return a run that was read; raise the error of one that was not."""
-    if isinstance(problem, InputError):
-        raise problem
-    return problem
+def find_file(runs: Path, run: str, path: str) -> Path:
+    """Return a file of a run: a report, a log, a document; links are followed, and lead nowhere else.
+
+    Raises:
+        NotFound: The run has no such file.
+    """
+    folder = require_run(runs, run)
+    try:
+        found = (folder / path).resolve()
+        inside = found.relative_to(folder.resolve()).parts
+        if found.is_file() and not any(part.startswith(".") for part in inside):
+            return found
+    except (ValueError, OSError):  # outside of the folder; a name that no file can have
+        pass
+    raise NotFound(f"run {run} has no file {path!r:.200}", hint="The tasks of the run name its outputs.")

@@ -1,13 +1,12 @@
 """Settings of the service, passed by the command line as one JSON object."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from trainwright.documents import Document
 from trainwright.errors import InputError
 from trainwright.experiment import Promotion, Registry
-
-AuthMode = Literal["token", "gateway"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,8 @@ class Settings(Document):
         namespace: The profile's namespace there.
         token_file: File of the token for that API; empty for the one that Kubeflow mounts.
         ca_file: Certificates to trust for that API; empty for the public ones.
-        command: The command line of trainwright, which starts runs; empty where none can be started.
+        images: HOST/TEAM in front of every image of a run that is submitted there.
+        command: The command line of trainwright, which starts runs on this machine.
         auth: ``token``: the caller sends a token. ``gateway``: a gateway sets ``kubeflow-userid``.
         access_token_file: File of the caller's token; empty for a new one, which is printed.
         user: Name of the caller who has the token.
@@ -33,22 +33,28 @@ class Settings(Document):
 
     FILE: ClassVar[str] = "settings.json"
     runs: str
-    registry: dict[str, Any]
-    promotion: dict[str, Any]
+    registry: dict[str, Any] = field(default_factory=dict)
+    promotion: dict[str, Any] = field(default_factory=dict)
     kfp_host: str = ""
     namespace: str = ""
     token_file: str = ""
     ca_file: str = ""
+    images: str = ""
     command: tuple[str, ...] = ()
-    auth: AuthMode = "token"
+    auth: Literal["token", "gateway"] = "token"
     access_token_file: str = ""
-    user: str = ""
+    user: str = "local"
     allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost")
     address: str = "127.0.0.1"
     port: int = 8080
 
+    @property
+    def runs_folder(self) -> Path:
+        """The folder of the runs."""
+        return Path(self.runs)
+
     def registry_of(self, model: str) -> Registry:
-        """Return the section ``registry`` of a model.
+        """Return the section ``registry`` of a model; a request does not wait for a server that is away.
 
         Raises:
             InputError: No registry is configured, or the name is invalid.
@@ -58,7 +64,7 @@ class Settings(Document):
                 "no registry is configured",
                 hint="Start the service with --config EXPERIMENT or --tracking-uri ADDRESS.",
             )
-        return Registry.check(self.registry | {"model": model}, "registry")
+        return Registry.check(self.registry | {"model": model, "retry_s": 0}, "registry")
 
     def promotion_policy(self) -> Promotion:
         """Return the section ``promotion``."""

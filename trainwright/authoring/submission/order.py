@@ -76,7 +76,7 @@ class Order:
 
 def prepared(  # noqa: PLR0913 - one argument an option
     pipeline: str,
-    config: Path | None,
+    config: experiments.Config | None,
     params: Sequence[str],
     date: str,
     *,
@@ -99,7 +99,7 @@ def prepared(  # noqa: PLR0913 - one argument an option
     compiled = catalog.pipeline(pipeline)
     arguments = experiments.of_pipeline(compiled, config, params, date)
     package = checked_package(compiled, arguments, registry)
-    folder = config.resolve().parent if config else Path.cwd()
+    folder = config.resolve().parent if isinstance(config, Path) else Path.cwd()
     commit = experiments.commit(folder)
     where = (place.host, place.namespace, experiment)
     found = provenance.digest(key) if key else provenance.key_of(package.digest, arguments, where, commit)

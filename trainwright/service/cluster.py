@@ -1,0 +1,118 @@
+"""Runs on Kubeflow: read, and submitted, through its API, in the shape of the runs of this machine."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainwright.authoring.submission import order, progress, runs
+from trainwright.authoring.submission.connection import Connection, Endpoint, connect
+from trainwright.errors import InputError
+from trainwright.local.run_folder import Task
+from trainwright.local.run_index import RunFilter, RunSummary
+from trainwright.retries import RetryPolicy
+from trainwright.service.runs import RunDetail, RunPage
+from trainwright.service.settings import Settings
+
+RETRIES = RetryPolicy(outage_s=5.0, longest_s=2.0)
+"""A caller waits for a page: shorter than for a submission of the command line."""
+
+
+def connected(settings: Settings) -> Connection:
+    """Return a connection to the API, after asking for its health."""
+    place = _endpoint(settings)
+    api = connect(place, RETRIES)
+    api.check()
+    return api
+
+
+def _endpoint(settings: Settings) -> Endpoint:
+    token, certificates = (Path(text) if text else None for text in (settings.token_file, settings.ca_file))
+    return Endpoint(
+        host=settings.kfp_host, namespace=settings.namespace, token_file=token, ca_file=certificates
+    )
+
+
+def list_runs(settings: Settings, conditions: RunFilter, *, after: str, limit: int) -> RunPage:
+    """Return a page of the API's runs, the newest first, without those that do not fulfil the conditions.
+
+    Raises:
+        InputError: A condition is one that the API cannot answer, or ``after`` is no token of it.
+    """
+    if conditions.digest or conditions.pipeline:
+        raise InputError(
+            "Kubeflow lists runs by state and arguments alone", hint="Leave out pipeline and version."
+        )
+    api = connected(settings)
+    call = api.runs.run_service_list_runs
+    options = {"page_token": after, "page_size": limit, "sort_by": "created_at desc", **api.scope}
+    page = api.read("listing the runs", call, **options)
+    found = [(run, _summary(run, str(run.display_name))) for run in page.runs or []]
+    kept = [
+        summary
+        for run, summary in found
+        if conditions.state in {"", summary.state} and conditions.has_arguments(_arguments(run))
+    ]
+    return RunPage(runs=tuple(kept), next=page.next_page_token or "")
+
+
+def get_run(settings: Settings, run_id: str) -> RunDetail:
+    """Return a run with its arguments, and the state of each step that has begun.
+
+    Raises:
+        InputError: There is no such run.
+    """
+    api = connected(settings)
+    run = runs.get(api, run_id)
+    pipeline = runs.pipeline_of(api, run)
+    summary = _summary(run, pipeline.name if pipeline else str(run.display_name))
+    tasks = [_task(step) for step in progress.steps(run, pipeline, datetime.now(UTC))]
+    held = progress.held(run, pipeline) if pipeline and run.state in progress.SUCCEEDED else None
+    failed = progress.failed(run, pipeline)
+    state, headline = ("held", f"{held.step} held the run") if held else (summary.state, failed)
+    summary = RunSummary.from_json(summary.to_json() | {"state": state, "headline": headline})
+    link = api.place.link(run_id)
+    return RunDetail(summary=summary, arguments=_arguments(run), tasks=tuple(tasks), link=link)
+
+
+def _arguments(run: runs.Run) -> Mapping[str, Any]:
+    return (run.runtime_config.parameters if run.runtime_config else None) or {}
+
+
+def _summary(run: runs.Run, pipeline: str) -> RunSummary:
+    ended = run.finished_at if run.state in progress.ENDED else datetime.now(UTC)
+    state = progress.word(progress.outcome(run) if run.state in progress.ENDED else run.state)
+    return RunSummary(
+        run=str(run.run_id),
+        pipeline=pipeline,
+        created=run.created_at.isoformat(timespec="seconds"),
+        state="cancelled" if state == "stopped" else state,
+        seconds=max((ended - run.created_at).total_seconds(), 0.0) if ended else 0.0,
+    )
+
+
+def _task(step: progress.StepNow) -> Task:
+    state = "cached" if step.cached else progress.word(step.state)
+    return Task(step=step.name, state=state, environment=step.environment, seconds=round(step.seconds, 3))
+
+
+def submit(
+    settings: Settings,
+    pipeline: str,
+    experiment: Mapping[str, Any] | None,
+    parameters: Sequence[str],
+    *,
+    date: str,
+    key: str,
+    identity: str,
+) -> runs.SubmittedRun:
+    """Submit a run, once for its key.
+
+    Raises:
+        TrainwrightError: The arguments are invalid, or the API rejected them or was away.
+    """
+    prepared = order.prepared(
+        pipeline, experiment, parameters, date, registry=settings.images, labels=[f"by={identity}"],
+        key=key, data_version="", experiment="trainwright", service_account="", place=_endpoint(settings),
+    )  # fmt: skip
+    return runs.submit(connected(settings), prepared, lambda _: None)
