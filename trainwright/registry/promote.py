@@ -279,12 +279,17 @@ def _headline(result: PromotionResult, verdict: Verdict) -> str:
     return f"{name} stays: {'; '.join(unmet[:2])}"
 
 
+def reasons(verdict: Verdict) -> list[tuple[str, str, str]]:
+    """Return outcome, name and reason of each requirement, unmet ones first."""
+    rows = [(rule.outcome(), rule.name, _reason(rule)) for rule in verdict.rules]
+    rows += [(entry.decision or "-", entry.name, entry.reason) for entry in verdict.not_judged]
+    return sorted(rows, key=lambda row: row[0] in ("PASS", "-"))
+
+
 def result_lines(result: PromotionResult, verdict: Verdict) -> Iterator[str]:
     """Yield the result for a terminal, unmet requirements first."""
     yield f"{result.decision}: {_headline(result, verdict)}"
-    rows = [(rule.outcome(), rule.name, _reason(rule)) for rule in verdict.rules]
-    rows += [(entry.decision or "-", entry.name, entry.reason) for entry in verdict.not_judged]
-    rows.sort(key=lambda row: row[0] in ("PASS", "-"))
+    rows = reasons(verdict)
     widest = max((len(name) for _, name, _ in rows), default=0)
     for decision, name, reason in rows:
         yield f"  {decision:<12}  {name:<{widest}}  {' '.join(reason.split())}".rstrip()

@@ -90,7 +90,7 @@ def _path(first: str, last: str, depths: Mapping[str, int]) -> list[Place]:
 def _layers(
     keys: Iterable[str], depths: Mapping[str, int], paths: Iterable[Sequence[Place]]
 ) -> tuple[list[list[Place]], Mapping[Place, set[Place]]]:
-    """Return the places of each layer from left to right with few crossings, and what each is connected to."""
+    """Return the places of each layer, ordered for few crossings, and what each place is connected to."""
     layers: list[list[Place]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
     near: defaultdict[Place, set[Place]] = defaultdict(set)
     for key in keys:
@@ -103,9 +103,14 @@ def _layers(
             near[last].add(first)
     for _ in range(_SWEEPS):  # the barycenter heuristic of Sugiyama, Tagawa and Toda (1981)
         for fixed, layer in (*pairwise(layers), *pairwise(reversed(layers))):
-            ranks, own = _ranks(fixed), _ranks(layer)
-            layer.sort(key=lambda place: fmean([ranks[at] for at in near[place] if at in ranks] or [own[place]]))  # noqa: B023
+            _sort(layer, _ranks(fixed), near)
     return layers, near
+
+
+def _sort(layer: list[Place], fixed: Mapping[Place, float], near: Mapping[Place, set[Place]]) -> None:
+    """Sort a layer by the mean rank of what each place is connected to in a fixed layer."""
+    own = _ranks(layer)
+    layer.sort(key=lambda place: fmean([fixed[at] for at in near[place] if at in fixed] or [own[place]]))
 
 
 def _ranks(layer: Sequence[Place]) -> dict[Place, float]:

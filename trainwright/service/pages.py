@@ -1,15 +1,17 @@
 """The pages, rendered by the server: runs, models, lineage. They need no script, and no other host."""
 
+import hmac
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, quote, urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
@@ -17,17 +19,23 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import trainwright
 from trainwright import report
-from trainwright.documents import read_json
-from trainwright.errors import InputError, TrainwrightError, as_ours, as_record
+from trainwright.artifacts import Progress
+from trainwright.errors import InputError, PermissionRefused, TrainwrightError, as_ours, as_record
+from trainwright.experiment import PromotionRequest
 from trainwright.local.processes import tail
-from trainwright.local.run_folder import LOG, Task, newest_progress, record_of, require_run
-from trainwright.local.run_index import VERSIONS, Difference, RunFilter, count_runs, flatten
+from trainwright.local.run_folder import LOG, Task, record_of, require_run
+from trainwright.local.run_index import VERSIONS, Difference, count_runs, flatten
+from trainwright.registry.listing import VersionSummary
+from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
+from trainwright.registry.promote import reasons
 from trainwright.report.svg import duration
-from trainwright.service import runs
+from trainwright.service import models, routes, runs
+from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
 from trainwright.service.problems import STATUSES, NotFound
-from trainwright.service.routes import settings_of
+from trainwright.service.routes import Configured, ModelName, RunId, Version
 from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
+from trainwright.service.settings import Settings
 from trainwright.verdicts import DECISIONS
 
 STATES = ("running", "done", "held", "failed", "cancelled", "killed")
@@ -35,7 +43,7 @@ STATES = ("running", "done", "held", "failed", "cancelled", "killed")
 
 _GLYPHS = {
     "done": "✓", "cached": "↺", "failed": "✕", "held": "‖", "running": "▸", "killed": "✕", "cancelled": "■",
-    "stopped": "■", "skipped": "–", "waiting": "…",
+    "stopped": "■", "skipped": "-", "waiting": "…",
 }  # fmt: skip
 
 _HERE = Path(__file__).parent
@@ -46,12 +54,9 @@ _VALUE = 2000
 _ROWS, _BOXES, _ROW_BOXES = 200, 60, 6
 """Most rows of a table of a lineage, most boxes of its graph, and most of them beside each other."""
 
-_POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
-)
-_REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
+_PAGE = 50
+"""Runs of one page."""
+
 _ASSET = {"Cache-Control": "max-age=86400"}
 
 
@@ -65,18 +70,25 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
-            except NotFound as error:
-                return _problem(request, error.error, 404)
+            except HTTPException as error:
+                return _problem(request, InputError(str(error.detail)), error.status_code)
             except RequestValidationError as error:
-                return _problem(request, InputError(str(error.errors()[0]["msg"]), where="request"), 422)
+                what = str(error.errors()[0]["msg"])
+                return _problem(request, InputError(what, where=request.url.path), 422)
             except (TrainwrightError, OSError) as error:
                 ours = as_ours(error) or error
-                return _problem(request, ours, STATUSES[as_record(ours, "service")["code"]])
+                code = as_record(ours, "")["code"]
+                return _problem(request, ours, 404 if isinstance(ours, NotFound) else STATUSES.get(code, 500))
 
         return answer
 
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute, default_response_class=HTMLResponse)
+def _sign_in(request: Request, identity: Reader) -> None:
+    request.state.user = identity
+
+
+router = APIRouter(include_in_schema=False)
+_pages = APIRouter(route_class=PageRoute, dependencies=[Depends(_sign_in)])
 
 
 @cache
@@ -107,80 +119,75 @@ def _utc(iso: str) -> str:
         return iso
 
 
-def _render(request: Request, template: str, area: str, title: str, status: int = 200, **values: Any) -> Response:
-    root = str(request.scope.get("root_path", "")).rstrip("/")
-    text = _environment().get_template(template).render(root=root, area=area, title=title, **values)
-    return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY, **_HEADERS})
+def _root(request: Request) -> str:
+    """Return the path below which a proxy serves the pages; usually empty."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _render(request: Request, page: str, area: str, title: str, status: int = 200, **values: Any) -> Response:
+    user = getattr(request.state, "user", "")
+    template = _environment().get_template(f"{page}.html")
+    text = template.render(root=_root(request), area=area, title=title, user=user, **values)
+    return HTMLResponse(text, status)
 
 
 def _problem(request: Request, error: Exception, status: int) -> Response:
-    title = "Not found" if status == 404 else "This page cannot be shown"  # noqa: PLR2004
-    known = as_record(error, "")
-    return _render(request, "message.html", "", title, status, error=_error(known))
+    title = {401: "Sign in", 404: "Not found"}.get(status, "This page cannot be shown")
+    return _render(request, "message", "", title, status, error=_error(as_record(error, "")))
 
 
 def _error(known: Mapping[str, Any], step: str = "", again: str = "") -> dict[str, str]:
-    return {name: str(known.get(name, "")) for name in ("what", "where", "hint")} | {"step": step, "again": again}
+    texts = {name: str(known.get(name, "")) for name in ("what", "where", "hint")}
+    return texts | {"step": step, "again": again}
 
 
 @router.get("/style.css")
 def style() -> Response:
     """Return the style sheet: that of the reports, and the service's own."""
-    loader = _environment().get_template
-    text = loader("page.css").render() + loader("service.css").render()
-    return Response(text, media_type="text/css", headers=_ASSET)
+    sheets = (_environment().get_template(name).render() for name in ("page.css", "service.css"))
+    return Response("".join(sheets), media_type="text/css", headers=_ASSET)
 
 
 @router.get("/live.js")
 def live_script() -> Response:
     """Return the script that refreshes a running run."""
-    return Response((_HERE / "templates" / "live.js").read_text(), media_type="text/javascript", headers=_ASSET)
+    text = (_HERE / "templates" / "live.js").read_text()
+    return Response(text, media_type="text/javascript", headers=_ASSET)
 
 
-@router.get("/")
+@_pages.get("/")
 def home(request: Request) -> Response:
     """Lead to the runs."""
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/runs")
+    return RedirectResponse(f"{_root(request)}/runs")
 
 
-@router.get("/runs")
+@_pages.get("/runs")
 def list_page(
     request: Request,
+    settings: Configured,
     pipeline: str = "",
     state: str = "",
     version: str = "",
+    owner: str = "",
     where: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
     after: str = "",
+    source: Annotated[Literal["folder", "kubeflow"], Query()] = "folder",
 ) -> Response:
     """Show runs, the newest first."""
-    folder = Path(settings_of(request).runs)
-    where = [text for text in where if text.strip()]
-    query = {"pipeline": pipeline.strip(), "state": state, "version": version.strip(), "where": where}
-    conditions = RunFilter(
-        pipeline=query["pipeline"], state=state, digest=query["version"], arguments=dict(map(_condition, where))
-    )
-    found = runs.list_runs(folder, conditions, after=after)
-    kept = {name: value for name, value in query.items() if value}
-
-    def address(**more: str) -> str:
-        text = urlencode(kept | more, doseq=True)
-        return "?" + text
-
+    texts = {"pipeline": pipeline, "state": state, "version": version, "owner": owner}
+    query: dict[str, Any] = {name: text.strip() for name, text in texts.items()}
+    query["where"] = [text.strip() for text in where if text.strip()]
+    found = routes.list_runs(settings, **query, after=after, limit=_PAGE, source=source)
+    searched = any(query.values())
+    chosen = {name: value for name, value in query.items() if value}
+    chosen |= {"source": source} if source == "kubeflow" else {}
     return _render(
-        request, "runs.html", "Runs", "Runs", runs=found.runs, total=count_runs(folder), folder=str(folder),
-        query=query, searched=bool(kept), newest=address() if after else "",
-        older=address(after=found.next) if found.next else "",
+        request, "runs", "Runs", "Runs", runs=found.runs, query=query, searched=searched, source=source,
+        kubeflow=bool(settings.kfp_host), folder=settings.runs,
+        total=count_runs(settings.runs_folder) if source == "folder" else None,
+        newest=f"?{urlencode(chosen, doseq=True)}" if after else "",
+        older=f"?{urlencode(chosen | {'after': found.next}, doseq=True)}" if found.next else "",
     )  # fmt: skip
-
-
-def _condition(text: str) -> tuple[str, Any]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise InputError(f"{text!r} is not KEY=VALUE", where="parameter", hint="Such as training.epochs=3.")
-    try:
-        return key.strip(), read_json(value)
-    except ValueError:
-        return key.strip(), value.strip()
 
 
 @dataclass
@@ -194,10 +201,11 @@ class _StepView:
     seconds: float = 0.0
     environment: str = ""
     attempts: int = 0
+    progress: Progress | None = None
     error: dict[str, str] | None = None
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
-    reports: list[tuple[str, str]] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
     log: bool = False
     tail: str = ""
 
@@ -207,49 +215,47 @@ class _StepView:
         return self.state in {"failed", "running"}
 
 
-@router.get("/runs/{run}")
-def run_page(request: Request, run: str) -> Response:
+@_pages.get("/runs/{run}")
+def run_page(request: Request, settings: Configured, run: RunId) -> Response:
     """Show a run: its state, steps, reports, metrics and arguments."""
-    detail, folder = _detail(request, run)
-    one, root = detail.summary, f"{request.scope.get('root_path', '')}/runs/{quote(run)}"
-    steps = list(_steps(detail, folder, root))
+    detail = routes.get_run(settings, run)
+    one = detail.summary
+    steps = list(_steps(detail, None if detail.link else require_run(settings.runs_folder, run)))
     failed = next((task for task in detail.tasks if task.state == "failed"), None)
-    again = f"trainwright run {one.pipeline} --run {one.run}"
+    again = "" if detail.link else f"trainwright run {one.pipeline} --run {one.run}"
     return _render(
-        request, "run.html", "Runs", f"Run {run} {one.state}", one=one, live=one.state == "running",
+        request, "run", "Runs", f"Run {run} {one.state}", one=one, live=one.state == "running", detail=detail,
         error=_error(failed.error, failed.step, again) if failed else _error({}),
-        start=one.version("model") or one.version("data"), continues=detail.continues, steps=steps,
-        graph=_step_graph(detail, steps), reports=[page for step in steps for page in step.reports],
+        start=one.version("model") or one.version("data"), steps=steps, graph=_step_graph(detail, steps),
+        files=f"{_root(request)}/api/v1/runs/{run}/files",
         metrics=[(name, _text(value)) for name, value in one.metrics.items()],
         arguments=[(key, _text(value)) for key, value in flatten(detail.arguments).items()],
         environments=sorted(_environments(detail)),
     )  # fmt: skip
 
 
-def _detail(request: Request, run: str) -> tuple[RunDetail, Path]:
-    runs_folder = Path(settings_of(request).runs)
-    return runs.get_run(runs_folder, run), require_run(runs_folder, run)
-
-
-def _steps(detail: RunDetail, folder: Path, root: str) -> Iterator[_StepView]:
-    """Yield the steps that ran in order, then those to come; those that a run did without are left out."""
+def _steps(detail: RunDetail, folder: Path | None) -> Iterator[_StepView]:
+    """Yield the steps that began in order, then those to come; without those that the run did not need."""
     for task in detail.tasks:
-        yield _ended(task, folder, root)
+        yield _begun(task, folder)
     reached = {task.step.partition(".")[0] for task in detail.tasks}
     if detail.summary.state not in {"running", "killed"}:
         return
     for name in detail.steps:
         if name not in reached:
-            log = (folder / name / LOG).exists()
-            state = ("running" if detail.summary.state == "running" else "killed") if log else "waiting"
-            progress = newest_progress(folder / name) if log else None
-            shown = _StepView(name=name, state=state, fact=str(progress or ""), log=log)
-            shown.tail = _tail(folder / name / LOG) if log else ""
+            log = folder / name / LOG if folder else None
+            if log is None or not log.exists():
+                yield _StepView(name=name, state="waiting", fact="")
+                continue
+            progress = detail.progress.get(name)
+            shown = _StepView(name=name, state=detail.summary.state, fact=str(progress or ""), log=True)
+            shown.progress, shown.tail = progress, _tail(log)
             yield shown
 
 
-def _ended(task: Task, folder: Path, root: str) -> _StepView:
+def _begun(task: Task, folder: Path | None) -> _StepView:
     record = record_of(task.outputs) if task.finished else None
+    log = folder / task.step / LOG if folder else None
     return _StepView(
         name=task.step,
         state=task.state,
@@ -261,9 +267,9 @@ def _ended(task: Task, folder: Path, root: str) -> _StepView:
         error=_error(task.error) if task.error else None,
         inputs=record.inputs if record else {},
         outputs=record.outputs if record else {},
-        reports=[(task.step, f"{root}/files/{quote(str(path))}") for path in _reports(task, folder)],
-        log=(folder / task.step / LOG).exists(),
-        tail=_tail(folder / task.step / LOG) if task.state in {"failed", "stopped"} else "",
+        reports=[str(path) for path in _reports(task, folder)] if folder else [],
+        log=log is not None and log.exists(),
+        tail=_tail(log) if log and log.exists() and task.state in {"failed", "stopped"} else "",
     )
 
 
@@ -275,8 +281,7 @@ def _reports(task: Task, folder: Path) -> Iterator[Path]:
 
 
 def _tail(log: Path) -> str:
-    lines = tail(log, _TAIL_BYTES).splitlines() if log.exists() else []
-    return "\n".join(lines[-_TAIL_LINES:])
+    return "\n".join(tail(log, _TAIL_BYTES).splitlines()[-_TAIL_LINES:])
 
 
 def _step_graph(detail: RunDetail, steps: Sequence[_StepView]) -> str:
@@ -284,10 +289,15 @@ def _step_graph(detail: RunDetail, steps: Sequence[_StepView]) -> str:
     if not detail.steps:
         return ""
     nodes = [
-        GraphNode(step.name, step.name, " ".join(filter(None, (step.state, step.decision))), f"#step-{step.name}",
-                  step.decision or step.state)
+        GraphNode(
+            key=step.name,
+            title=step.name,
+            fact=" ".join(filter(None, (step.state, step.decision))),
+            href=f"#step-{step.name}",
+            kind=step.decision or step.state,
+        )
         for step in steps
-    ]  # fmt: skip
+    ]
     edges = [
         (first.name, last.name)
         for last in steps
@@ -305,28 +315,16 @@ def _environments(detail: RunDetail) -> set[tuple[str, ...]]:
     }
 
 
-@router.get("/runs/{run}/log/{step}")
-def log_page(request: Request, run: str, step: str) -> Response:
+@_pages.get("/runs/{run}/log/{step}")
+def log_page(request: Request, settings: Configured, run: RunId, step: str) -> Response:
     """Show the end of the log of a step."""
-    detail, folder = _detail(request, run)
-    path = folder / step / LOG
-    if step not in {*detail.steps, *(task.step for task in detail.tasks)} or not path.is_file():
-        raise NotFound(InputError(f"run {run} has no log of a step {step!r}", where=str(folder)))
+    with routes.named_in_path():
+        path = runs.find_file(settings.runs_folder, run, f"{step}/{LOG}")
     return _render(
-        request, "log.html", "Runs", f"Log of {step} in {run}", run=run, step=step, path=str(path),
+        request, "log", "Runs", f"Log of {step} in {run}", run=run, step=step, path=str(path),
         text=tail(path, _LOG_BYTES), cut=path.stat().st_size > _LOG_BYTES, limit=_LOG_BYTES,
+        whole=f"{_root(request)}/api/v1/runs/{run}/files/{quote(step)}/{LOG}",
     )  # fmt: skip
-
-
-@router.get("/runs/{run}/files/{path:path}")
-def report_file(request: Request, run: str, path: str) -> Response:
-    """Return a report of a run, without rights: it may hold what its data holds."""
-    detail, folder = _detail(request, run)
-    for task in detail.tasks:
-        if Path(path) in _reports(task, folder):
-            headers = _HEADERS | {"Content-Security-Policy": _REPORT_POLICY}
-            return HTMLResponse((folder / path).read_bytes(), headers=headers)
-    raise NotFound(InputError(f"run {run} has no report {path!r}", where=str(folder)))
 
 
 def _text(value: Any) -> str:
@@ -338,43 +336,46 @@ def _text(value: Any) -> str:
     return text if len(text) <= _VALUE else f"{text[:_VALUE]}…"
 
 
-@router.get("/compare")
-def compare_page(request: Request, run: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006
+@_pages.get("/compare")
+def compare_page(
+    request: Request,
+    settings: Configured,
+    run: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
     """Show the differences of two runs."""
     names = [name.strip() for name in run if name.strip()]
     if len(names) > 2:  # noqa: PLR2004
         raise InputError(f"{len(names)} runs are ticked", hint="Go back and tick two.")
     both, differences = [], None
     if len(names) == 2:  # noqa: PLR2004
-        both = [_detail(request, name)[0].summary for name in names]
-        found = runs.diff_runs(Path(settings_of(request).runs), *names)
-        differences = {part: [_row(part, one) for one in rows] for part, rows in found.items()}
+        found = routes.diff_runs(settings, *names)
+        both = [routes.get_run(settings, name).summary for name in names]
+        differences = {part: [_difference(part, row) for row in rows] for part, rows in found.items()}
     names = [*names, "", ""][:2]
     return _render(
-        request, "compare.html", "Compare", "Compare two runs", names=names, both=both, differences=differences
+        request, "compare", "Compare", "Compare two runs", names=names, both=both, differences=differences
     )
 
 
-def _row(part: str, one: Difference) -> tuple[str, ...]:
-    row = (one.key, _text(one.first), _text(one.second))
+def _difference(part: str, row: Difference) -> tuple[str, ...]:
+    cells = (row.key, _text(row.first), _text(row.second))
     if part != "metrics":
-        return row
-    both = one.first is not None and one.second is not None
-    return (*row, f"{one.second - one.first:+.4g}" if both else "-")
+        return cells
+    both = row.first is not None and row.second is not None
+    return (*cells, f"{row.second - row.first:+.4g}" if both else "-")
 
 
-@router.get("/lineage")
-def lineage_page(request: Request, of: str = "") -> Response:
+@_pages.get("/lineage")
+def lineage_page(request: Request, settings: Configured, of: str = "") -> Response:
     """Show what a version was made from, and what was made from it."""
     of = of.strip()
     if not of:
-        return _render(request, "lineage.html", "Lineage", "Lineage", of=of, node=None)
-    found = runs.trace(Path(settings_of(request).runs), of)
+        return _render(request, "lineage", "Lineage", "Lineage", of=of, node=None)
+    found = routes.get_lineage(settings, of)
     boxes = _nearest(found)
-    root = request.scope.get("root_path", "")
-    nodes = [_version_box(root, one, here=one.depth == 0) for one in boxes]
+    nodes = [_version_box(_root(request), one) for one in boxes]
     return _render(
-        request, "lineage.html", "Lineage", f"Lineage of {found.version.name}", of=of, node=found.version,
+        request, "lineage", "Lineage", f"Lineage of {found.version.name}", of=of, node=found.version,
         up=found.made_from, down=found.made_into, most=_ROWS,
         graph=draw_graph(nodes, found.edges, "Lineage, from the source at the top"),
         hidden=len(found.made_from) + len(found.made_into) + 1 - len(boxes),
@@ -385,15 +386,106 @@ def _nearest(found: VersionLineage) -> list[LineageNode]:
     """Return the version with the nearest ones in both directions, few enough for a graph."""
     chosen = [LineageNode(depth=0, node=found.version)]
     for side in (found.made_from, found.made_into):
-        used: dict[int, int] = {}
+        used: Counter[int] = Counter()
         for one in sorted(side, key=lambda near: near.depth):
-            used[one.depth] = used.get(one.depth, 0) + 1
-            if used[one.depth] <= _ROW_BOXES and sum(used.values()) <= _BOXES:
+            if used[one.depth] < _ROW_BOXES and used.total() < _BOXES:
+                used[one.depth] += 1
                 chosen.append(one)
     return chosen
 
 
-def _version_box(root: str, one: LineageNode, *, here: bool) -> GraphNode:
+def _version_box(root: str, one: LineageNode) -> GraphNode:
     node = one.node
-    fact = ", ".join(node.labels) or f"{node.digest[:8]} {f'by {node.step}' if node.step else 'from outside'}"
-    return GraphNode(node.digest, node.name.replace("_", " "), fact, f"{root}/lineage?of={quote(node.digest)}", f"{node.name} here" if here else node.name)
+    return GraphNode(
+        key=node.digest,
+        title=node.name.replace("_", " "),
+        fact=", ".join(node.labels)
+        or f"{node.digest[:8]} {f'by {node.step}' if node.step else 'from outside'}",
+        href=f"{root}/lineage?of={quote(node.digest)}",
+        kind=node.name if one.depth else f"{node.name} here",
+    )
+
+
+@_pages.get("/models")
+def models_page(request: Request, settings: Configured) -> Response:
+    """Show the registered models."""
+    found = models.list_models(settings) if settings.registry else []
+    used = {alias for one in found for alias in one.aliases}
+    known = [name for name in (*reversed(AUDITED), CANDIDATE) if name in used]
+    return _render(
+        request, "models", "Models", "Models", models=found, aliases=[*known, *sorted(used - set(known))],
+        configured=bool(settings.registry),
+    )  # fmt: skip
+
+
+@_pages.get("/models/{name}")
+def model_page(request: Request, settings: Configured, name: ModelName) -> Response:
+    """Show the versions of a model, and the changes of their stages."""
+    found = routes.list_versions(settings, name)
+    return _render(
+        request, "model", "Models", name, name=name, found=[(one, _tags(one)) for one in found],
+        **_history(settings, name, ""),
+    )  # fmt: skip
+
+
+def _tags(one: VersionSummary) -> defaultdict[str, str]:
+    """Return the tags of a version; empty for one that another tool did not set."""
+    return defaultdict(str, one.tags)
+
+
+def _history(settings: Settings, name: str, version: str) -> dict[str, Any]:
+    """Return the changes of stages by the audit, the newest first, or why it cannot be read."""
+    try:
+        history = models.get_history(settings, name)
+    except TrainwrightError as error:
+        return {"changes": [], "warning": "", "unread": error.what}
+    changes = [one for one in reversed(history.state.events) if not version or version in one.intent.stages]
+    return {"changes": changes, "warning": history.warning, "unread": history.unknown}
+
+
+@_pages.get("/models/{name}/{version}")
+def version_page(request: Request, settings: Configured, name: ModelName, version: Version) -> Response:
+    """Show a version with its evidence, and a form that asks for another stage."""
+    return _version(request, settings, name, version, None)
+
+
+def _version(
+    request: Request, settings: Settings, name: str, version: str, answer: models.PromotionAnswer | None
+) -> Response:
+    one = routes.get_version(settings, name, version)
+    user = request.state.user
+    return _render(
+        request, "version", "Models", f"{name} version {one.version}", name=name, one=one, tags=_tags(one),
+        answer=answer, reasons=list(reasons(answer.verdict)) if answer else [],
+        csrf=access_of(request).csrf(user), stages=STAGES[1:],
+        metrics=[(key, _text(value)) for key, value in one.metrics.items()],
+        **_history(settings, name, one.version),
+    )  # fmt: skip
+
+
+async def _form(request: Request, identity: Reader) -> dict[str, str]:
+    """Return the fields of a form of ours; reject one that a foreign page sends."""
+    fields = dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
+    expected = access_of(request).csrf(identity)
+    if not hmac.compare_digest(fields.pop("csrf", "").encode(), expected.encode()):
+        hint = "Reload the page and send the form again."
+        raise PermissionRefused("the form is not from this session", hint=hint)
+    return fields
+
+
+@_pages.post("/models/{name}/{version}")
+def promote_page(
+    request: Request,
+    settings: Configured,
+    name: ModelName,
+    version: Version,
+    form: Annotated[dict[str, str], Depends(_form)],
+) -> Response:
+    """Ask for another stage as the API does, and show the decision with its reasons."""
+    number = routes.get_version(settings, name, version).version
+    asked = form | {"version": number, "approver": request.state.user}
+    answer = models.promote_version(settings, name, PromotionRequest.check(asked, "form"))
+    return _version(request, settings, name, number, answer)
+
+
+router.include_router(_pages)

@@ -60,7 +60,7 @@ class LineageNode:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionLineage:
-    """A version, what it was made from, and what was made from it; ``edges`` lead from a digest to another."""
+    """A version, what it was made from, and what was made from it; ``edges`` are pairs of digests."""
 
     version: Node
     edges: tuple[tuple[str, str], ...]
