@@ -9,7 +9,8 @@ import shutil
 import signal
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,54 +85,50 @@ class Browser:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def open(
+        self, path: Path, *, width: int, height: int = 900, dark: bool = False, ask: tuple[str, ...] = ()
+    ) -> Seen:
+        """Load a file in a window of a given size and answer expressions of JavaScript about it."""
+        with self.tab(path.resolve().as_uri(), width=width, height=height, dark=dark) as tab:
+            answers = [tab.ask(text) for text in ask]
+            return Seen(self.requests(), self.problems(), tab.picture(), answers)
+
+    @contextmanager
+    def tab(
         self,
-        page: Path | str,
+        url: str,
         *,
         width: int,
         height: int = 900,
         dark: bool = False,
-        keys: tuple[str, ...] = (),
-        ask: tuple[str, ...] = (),
-        cookies: tuple[dict[str, str], ...] = (),
-    ) -> Seen:
-        """Load a file or an address in a window, press keys, and answer expressions of JavaScript about it."""
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        cookie: Mapping[str, str] | None = None,
+    ) -> Iterator["Tab"]:
+        """Load an address in a window of a given size; it is closed at the end."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
-            self._call(f"{domain}.enable", session)
+            self.call(f"{domain}.enable", session)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self._call("Emulation.setDeviceMetricsOverride", session, **size)
+        self.call("Emulation.setDeviceMetricsOverride", session, **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", session, features=[scheme])
-        self._events.clear()
-        for cookie in cookies:
-            self._call("Network.setCookie", session, **cookie)
-        self._call("Page.navigate", session, url=page if isinstance(page, str) else page.resolve().as_uri())
-        self._wait_for_load()
-        for key in keys:
-            self._press(session, key)
-        answers = [self._ask(session, text) for text in ask]
-        picture = self._call("Page.captureScreenshot", session, captureBeyondViewport=True)["data"]
-        self._call("Target.closeTarget", targetId=target)
-        return Seen(self._requests(), self._problems(), base64.b64decode(picture), answers)
+        self.call("Emulation.setEmulatedMedia", session, features=[scheme])
+        for name, value in (cookie or {}).items():
+            self.call("Network.setCookie", session, name=name, value=value, url=url)
+        tab = Tab(self, session)
+        tab.load(url)
+        yield tab
+        self.call("Target.closeTarget", targetId=target)
 
-    def _wait_for_load(self) -> None:
+    def wait_for_load(self) -> None:
+        """Wait until the next page has loaded."""
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._read()
 
-    def _press(self, session: str, key: str) -> None:
-        """Press a key by its name in JavaScript, such as ``Tab``, and wait for the page that it may load."""
-        text = {"text": "\r"} if key == "Enter" else {"text": " "} if key == " " else {}
-        code = {"Tab": 9, "Enter": 13, " ": 32}[key]
-        for kind in ("keyDown", "keyUp"):
-            self._call("Input.dispatchKeyEvent", session, type=kind, key=key, windowsVirtualKeyCode=code, **text)
+    def forget(self) -> None:
+        """Forget the events so far."""
+        self._events.clear()
 
-    def _ask(self, session: str, text: str) -> Any:
-        return self._call("Runtime.evaluate", session, expression=text, returnByValue=True)["result"].get(
-            "value"
-        )
-
-    def _requests(self) -> list[str]:
+    def requests(self) -> list[str]:
+        """Return the addresses that pages asked for, without files."""
         sent = [
             event["params"]["request"]["url"]
             for event in self._events
@@ -139,11 +136,12 @@ class Browser:
         ]
         return [url for url in sent if not url.startswith(("file:", "about:"))]
 
-    def _problems(self) -> list[str]:
+    def problems(self) -> list[str]:
+        """Return what pages wrote to the console, and errors."""
         kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
         return [json.dumps(event["params"]) for event in self._events if event["method"] in kinds]
 
-    def _call(self, method: str, session: str = "", **parameters: object) -> dict[str, Any]:
+    def call(self, method: str, session: str = "", **parameters: object) -> dict[str, Any]:
         self._calls += 1
         number = self._calls
         message = {"id": number, "method": method, "params": parameters} | (
@@ -167,6 +165,43 @@ class Browser:
         if "method" in message:
             self._events.append(message)
         return message
+
+
+class Tab:
+    """One page of a browser."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session = browser, session
+
+    def load(self, url: str) -> None:
+        """Load an address."""
+        self._browser.forget()
+        self._browser.call("Page.navigate", self._session, url=url)
+        self._browser.wait_for_load()
+
+    def ask(self, text: str) -> Any:
+        """Return the value of an expression of JavaScript; of a promise, its result."""
+        answer = self._browser.call(
+            "Runtime.evaluate", self._session, expression=text, returnByValue=True, awaitPromise=True
+        )
+        return answer["result"].get("value")
+
+    def press(self, *keys: str, loads: bool = False) -> None:
+        """Press keys by their names, such as ``Tab``; with ``loads``, the last one loads a page."""
+        self._browser.forget()
+        codes = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
+        for key in keys:
+            code, text = codes[key]
+            of_key = {"key": key, "windowsVirtualKeyCode": code} | ({"text": text} if text else {})
+            for kind in ("keyDown", "keyUp"):
+                self._browser.call("Input.dispatchKeyEvent", self._session, type=kind, **of_key)
+        if loads:
+            self._browser.wait_for_load()
+
+    def picture(self) -> bytes:
+        """Return a picture of the window, as PNG."""
+        answer = self._browser.call("Page.captureScreenshot", self._session, captureBeyondViewport=True)
+        return base64.b64decode(answer["data"])
 
 
 @pytest.fixture(scope="session")

@@ -122,15 +122,6 @@ def newest_progress(folder: Path) -> Progress | None:
     return None
 
 
-def newest_progress(folder: Path) -> Progress | None:
-    """Return the progress of a training in the folder of its step; None if there is none yet."""
-    # Attempts are numbered; the newest one counts.
-    for path in sorted(folder.glob(f"**/{Progress.FILE}"), reverse=True):
-        with contextlib.suppress(InputError, OSError):
-            return Progress.read(path)
-    return None
-
-
 def record_of(outputs: dict[str, Output]) -> Record | None:
     """Return the record in one of a step's artifacts; None if none is readable."""
     for output in outputs.values():

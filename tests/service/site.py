@@ -1,0 +1,156 @@
+"""A running service, and runs as a runner leaves them, with names that a hostile user chose."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
+
+from trainwright.artifacts import Environment, Record
+from trainwright.documents import digest_text
+from trainwright.errors import InputError, as_record
+from trainwright.local.run_folder import LOG, Output, Request, Task, Tasks
+from trainwright.local.run_index import RunSummary
+from trainwright.service.access import COOKIE
+from trainwright.service.settings import Settings
+
+TOKEN = "a token of this test"  # noqa: S105
+HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'>"
+STEPS = {"ingest": (), "validate": ("ingest",), "train": ("validate", "ingest"), "evaluate": ("train",)}
+REPORT = "<!doctype html><title>r</title><p id=seen>A report</p><script>parent.hacked=top.hacked=1</script>"
+ENVIRONMENT = Environment(
+    name="tabular", lock_sha256="ab" * 32, library="0.1.0", library_sha256="cd" * 32, python="3.11.7",
+    platform="linux-x86_64",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Site:
+    """The address of a running service, and its process."""
+
+    address: str
+    pid: int
+
+    def get(self, path: str, *, token: str = TOKEN) -> tuple[int, str]:
+        """Return the status and the text of a page."""
+        return self._send(HttpRequest(self.address + path), token)  # noqa: S310 - our own server
+
+    def post(self, path: str, **fields: str) -> tuple[int, str]:
+        """Send a form."""
+        body = urlencode(fields).encode()
+        return self._send(HttpRequest(self.address + path, body), TOKEN)  # noqa: S310 - our own server
+
+    def _send(self, request: HttpRequest, token: str) -> tuple[int, str]:
+        request.add_header("Cookie", f"{COOKIE}={token.replace(' ', '-')}")
+        try:
+            answer: HTTPResponse | HTTPError = urlopen(request, timeout=60)  # noqa: S310 - our own server
+        except HTTPError as error:
+            answer = error
+        with answer:
+            return answer.status or 0, answer.read().decode()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of the server so far; unlike wall time, other processes do not add to it."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def serving(
+    folder: Path, runs: Path, registry: Mapping[str, Any] | None = None, **more: Any
+) -> Iterator[Site]:
+    """Start the service for a folder of runs, and stop it at the end."""
+    secret = folder / "token"
+    secret.write_text(TOKEN.replace(" ", "-"))
+    settings = Settings(
+        runs=str(runs),
+        registry=dict(registry or {}),
+        access_token_file=str(secret),
+        user="carl",
+        port=0,
+        **more,
+    )
+    path = folder / "settings.json"
+    command = [sys.executable, "-m", "trainwright.service", settings.write(path).read_text()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield Site(process.stdout.readline().rpartition("/")[0].removesuffix("/sign-in"), process.pid)
+        finally:
+            process.terminate()
+
+
+def write_run(
+    runs: Path, run: str, state: str = "done", *, seed: int = 0, auc: float = 0.9, **more: Any
+) -> Path:
+    """Write a run of four steps; a failed one ended in `train`, a held one in `evaluate`."""
+    folder = runs / run
+    folder.mkdir(parents=True)
+    arguments = {"training": {"seed": seed, "note": HOSTILE}, "registry": {"model": "flight_late"}}
+    request = Request(
+        run=run,
+        pipeline="train_and_register",
+        created="2026-11-27T10:00:00+00:00",
+        arguments=arguments,
+        **more,
+    )
+    request.write(folder)
+    tasks = list(_tasks(folder, state, seed, auc))
+    written = Tasks(run=run, state=state, tasks=tuple(tasks), steps=STEPS)
+    written.write(folder)
+    if state != "running":
+        RunSummary.of(request, written).write(folder)
+    return folder
+
+
+def _tasks(folder: Path, state: str, seed: int, auc: float) -> Iterator[Task]:
+    end = {"failed": "train", "running": "train"}.get(state, "")
+    made = {"ingest": "data", "validate": "verdict", "train": "model", "evaluate": "verdict"}
+    data = {"data": digest_text("data")}
+    read = {"ingest": {"source": "5a" * 32}, "validate": data, "train": data}
+    read["evaluate"] = {"model": digest_text(f"model {seed}")}
+    versions = {"data": digest_text("data"), "model": digest_text(f"model {seed}")}
+    for step in STEPS:
+        place = folder / step / made[step]
+        place.mkdir(parents=True)
+        (folder / step / LOG).write_text(f"{step} begins\n{HOSTILE}\n" * 40)
+        if step == end:
+            if state == "failed":
+                error = InputError(f"column {HOSTILE} is missing", where=HOSTILE, hint=f"Add {HOSTILE}.")
+                failed = as_record(error, step)
+                yield Task(
+                    step=step, state="failed", environment="torch", verb=step, attempts=2, error=failed
+                )
+                yield Task(step="evaluate", state="skipped", environment="tabular")
+            return
+        Record(
+            step=step, headline=f"{step} did {HOSTILE}", started="2026-11-27T10:00:00+00:00", seconds=1.5,
+            environment=ENVIRONMENT, decision=_decision(step, state),
+            inputs=read[step],
+            outputs={made[step]: versions.get(made[step], digest_text(f"{step} {seed}"))},
+        ).write(place)  # fmt: skip
+        outputs = {made[step]: Output(type="system.Artifact", uri=str(place))}
+        if step in {"validate", "evaluate"}:
+            (folder / step / "report.html").write_text(REPORT)
+            outputs["report"] = Output(type="system.HTML", uri=str(folder / step / "report.html"))
+        if step == "evaluate":
+            outputs["metrics"] = Output(type="system.Metrics", uri="", metadata={"auc": auc, "rows": 600})
+        yield Task(
+            step=step, state="done", environment="tabular", seconds=1.5, headline=f"{step} did {HOSTILE}",
+            decision=_decision(step, state), verb=step, attempts=1, outputs=outputs,
+        )  # fmt: skip
+
+
+def _decision(step: str, state: str) -> str:
+    if step == "validate":
+        return "PASS"
+    return ("HOLD" if state == "held" else "PASS") if step == "evaluate" else ""
