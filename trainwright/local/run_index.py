@@ -4,7 +4,6 @@ Each run's folder holds a summary of about two kilobytes, so that ten thousand r
 There is no index besides: a run that is deleted or copied is found where it is.
 """
 
-import bisect
 import contextlib
 import json
 from collections import defaultdict
@@ -161,15 +160,11 @@ def count_runs(runs: Path) -> int:
     return sum(1 for _ in runs.glob(f"*/{Request.FILE}"))
 
 
-def read_runs(runs: Path, after: str = "") -> Iterator[RunSummary | InputError]:
-    """Yield the runs below a folder, the newest first; of one that cannot be read, the error.
-
-    With ``after``, the name of a run, only those that follow it in this order.
-    """
-    names = sorted(path.parent.name for path in runs.glob(f"*/{Request.FILE}"))  # ids sort by time
-    for name in reversed(names[: bisect.bisect_left(names, after)] if after else names):
+def read_runs(runs: Path) -> Iterator[RunSummary | InputError]:
+    """Yield the runs below a folder, the newest first; of one that cannot be read, the error."""
+    for path in sorted(runs.glob(f"*/{Request.FILE}"), reverse=True):  # ids sort by time
         try:
-            yield read_run(runs / name)
+            yield read_run(path.parent)
         except InputError as error:
             yield error
 
@@ -207,20 +202,27 @@ class RunFilter:
 
     def matches(self, runs: Path, one: RunSummary) -> bool:
         """Tell whether a run fulfils all conditions."""
+        return self.matches_summary(one) and (
+            not self.arguments or self.has_arguments(read_arguments(runs / one.run))
+        )
+
+    def matches_summary(self, one: RunSummary) -> bool:
+        """Tell whether a run fulfils the conditions that are not about its arguments."""
         return (
             self.pipeline in {"", one.pipeline}
             and self.state in {"", one.state}
             and (not self.digest or any(digest.startswith(self.digest) for digest in _digests(one)))
-            and (
-                not self.arguments
-                or self.has_arguments(read_json(runs / one.run / Request.FILE)["arguments"])
-            )
         )
 
     def has_arguments(self, arguments: Mapping[str, Any]) -> bool:
-        """Tell whether the arguments of a run have all values."""
-        found, missing = flatten(arguments), object()
-        return all(found.get(key, missing) == value for key, value in self.arguments.items())
+        """Tell whether the arguments of a run, by dotted keys, have all values."""
+        missing = object()
+        return all(arguments.get(key, missing) == value for key, value in self.arguments.items())
+
+
+def read_arguments(folder: Path) -> dict[str, Any]:
+    """Return the arguments of a run by dotted keys; its runner wrote them, so they are not validated."""
+    return flatten(json.loads((folder / Request.FILE).read_bytes())["arguments"])
 
 
 def _digests(one: RunSummary) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 
 from trainwright.errors import InputError, reported
 from trainwright.service.app import SIGN_IN, create_app
+from trainwright.service.index import index_of
 from trainwright.service.settings import Settings
 
 
@@ -28,6 +30,7 @@ def main(arguments: Sequence[str]) -> None:
         config = uvicorn.Config(
             app, log_level="warning", proxy_headers=False, server_header=False, timeout_graceful_shutdown=5
         )
+        threading.Thread(target=index_of(settings.runs_folder).lineage, daemon=True).start()  # read ahead
         uvicorn.Server(config).run(sockets=[listener])
 
 

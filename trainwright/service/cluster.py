@@ -9,7 +9,7 @@ from trainwright.authoring.submission import order, progress, runs
 from trainwright.authoring.submission.connection import Connection, Endpoint, connect
 from trainwright.errors import InputError
 from trainwright.local.run_folder import Task
-from trainwright.local.run_index import RunFilter, RunSummary
+from trainwright.local.run_index import RunFilter, RunSummary, flatten
 from trainwright.retries import RetryPolicy
 from trainwright.service.runs import RunDetail, RunPage
 from trainwright.service.settings import Settings
@@ -51,7 +51,7 @@ def list_runs(settings: Settings, conditions: RunFilter, *, after: str, limit: i
     kept = [
         summary
         for run, summary in found
-        if conditions.state in {"", summary.state} and conditions.has_arguments(_arguments(run))
+        if conditions.state in {"", summary.state} and conditions.has_arguments(flatten(_arguments(run)))
     ]
     return RunPage(runs=tuple(kept), next=page.next_page_token or "")
 

@@ -1,7 +1,7 @@
 """Read runs of the folder and of Kubeflow: list, search, show, compare; trace versions; open reports."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,13 @@ from trainwright.artifacts.record import Progress
 from trainwright.local.run_folder import Request, Task, Tasks, newest_progress, require_run
 from trainwright.local.run_index import (
     Difference,
-    Lineage,
     Node,
     RunFilter,
     RunSummary,
     compare_runs,
     read_run,
-    read_runs,
 )
+from trainwright.service.index import index_of
 from trainwright.service.problems import NotFound
 
 
@@ -70,14 +69,15 @@ class VersionLineage:
 
 def list_runs(runs: Path, conditions: RunFilter, *, after: str = "", limit: int = 50) -> RunPage:
     """Return runs that fulfil the conditions, the newest first, from the one after ``after`` on."""
-    matching = (one for one in _readable(runs, after) if conditions.matches(runs, one))
+    index = index_of(runs)
+    matching = (
+        one
+        for one in index.summaries(after)
+        if conditions.matches_summary(one)
+        and (not conditions.arguments or conditions.has_arguments(index.arguments(one.run)))
+    )
     found = list(itertools.islice(matching, limit + 1))
     return RunPage(runs=tuple(found[:limit]), next=found[limit - 1].run if len(found) > limit else "")
-
-
-def _readable(runs: Path, after: str = "") -> Iterator[RunSummary]:
-    """Yield the runs that can be read; ``trainwright runs list`` names the others."""
-    return (one for one in read_runs(runs, after) if isinstance(one, RunSummary))
 
 
 def get_run(runs: Path, run: str) -> RunDetail:
@@ -117,9 +117,9 @@ def trace(runs: Path, start: str) -> VersionLineage:
     Raises:
         InputError: No run read or made it, or several versions begin so.
     """
-    known = list(_readable(runs))
-    graph = Lineage(known)
-    run = next((one for one in known if one.run == start), None)
+    index = index_of(runs)
+    graph = index.lineage()
+    run = next((one for one in index.summaries() if one.run == start), None)
     digest = graph.find((run.version("model") or run.version("data") or start) if run else start)
     up, down = (
         tuple(LineageNode(depth=depth, node=node) for depth, node in graph.walk(digest, up=up))

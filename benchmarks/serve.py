@@ -1,0 +1,173 @@
+"""How fast `trainwright serve` answers with ten thousand runs, and how much memory it takes.
+
+The folder holds as many runs as a team makes in a year; the last twenty models were each trained on the
+predictions of the one before. A real service answers over HTTP. The peer, `mlflow server`'s store, lists the
+same number of runs from SQLite by MLflow's client, in the same environment.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from results import publish
+
+from trainwright.authoring.environments import python
+from trainwright.documents import digest_text
+from trainwright.local.run_folder import Request, Task, Tasks, identifier
+from trainwright.local.run_index import Derivation, RunSummary
+
+ROOT = Path(__file__).resolve().parents[1]
+START = "from trainwright.cli.app import main; main()"
+STEPS = 20
+GOAL_S, GOAL_MB = 1.0, 200
+FIRST = 1_750_000_000
+ARGUMENTS = {
+    "source": "gs://team/rows",
+    "registry": {"model": "late", "tracking_uri": "https://mlflow"},
+    "training": {"epochs": 3, "learning_rate": 0.001, "batch_size": 512},
+    "network": {"kind": "mlp", "hidden": [256, 128], "dropout": 0.1},
+    "evaluation": {"min_auc": 0.6, "slices": ["carrier", "origin"]},
+    "text": "x" * 700,
+}
+PEER = """
+import sys, time
+from mlflow import MlflowClient
+from mlflow.entities import Param
+client = MlflowClient(tracking_uri="sqlite:///" + sys.argv[1])
+for number in range(int(sys.argv[2])):
+    run = client.create_run("0", tags={"state": "done"})
+    client.log_batch(run.info.run_id, params=[Param("seed", str(number))])
+for _ in range(int(sys.argv[3])):
+    started = time.monotonic()
+    assert len(client.search_runs(["0"], max_results=50)) == 50
+    print(time.monotonic() - started, flush=True)
+"""
+
+
+def fill(runs: Path, count: int) -> str:
+    """Write runs; return the digest of the last model of the chain."""
+    model = digest_text("source 0")
+    for number in range(count):
+        run = identifier(FIRST + number)
+        chained = number >= count - STEPS
+        data = model if chained else digest_text(f"data {number // 10}")
+        model = digest_text(f"model {number}")
+        folder = runs / run
+        arguments = ARGUMENTS | {"seed": number}
+        created = "2026-01-01T00:00:00+00:00"
+        Request(run=run, pipeline="train_and_register", created=created, arguments=arguments).write(
+            folder / Request.FILE
+        )
+        names = ("ingest", "validate", "join", "train", "evaluate", "smoke-test", "register")
+        tasks = tuple(Task(step=name, state="done", environment="tabular", verb=name) for name in names)
+        Tasks(run=run, state="done", tasks=tasks).write(folder / Tasks.FILE)
+        training_set = digest_text(f"set {number}")
+        derivations = (
+            Derivation(step="resolve", inputs={}, outputs={"source": digest_text("rows")}),
+            Derivation(step="ingest", inputs={"source": digest_text("rows")}, outputs={"data": data}),
+            Derivation(step="join", inputs={"entities": data}, outputs={"training_set": training_set}),
+            Derivation(step="train", inputs={"training_set": training_set}, outputs={"model": model}),
+        )
+        RunSummary(
+            run=run, pipeline="train_and_register", created=created, state="done", seconds=60.0,
+            headline="PASS AUC 0.711 of at least 0.6, and 12 slices within 0.05 of the whole",
+            registered=f"late/{number}", metrics={"auc": 0.7, "log_loss": 0.4, "accuracy": 0.8},
+            derivations=derivations,
+        ).write(folder / RunSummary.FILE)  # fmt: skip
+    return model
+
+
+@contextmanager
+def served(runs: Path) -> Iterator[tuple[Callable[[str], object], int]]:
+    """Start the service; yield a function that reads a path of its API, and its process id."""
+    command = [sys.executable, "-c", START, "serve", "--runs", str(runs), "--port", "0"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        address = (process.stdout.readline() if process.stdout else "").strip()
+        root, token = address.split("/sign-in?token=")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+        def read(path: str) -> object:
+            headers = {"Authorization": f"Bearer {token}"}
+            request = urllib.request.Request(root + path, headers=headers)  # noqa: S310 - our own service
+            with urllib.request.urlopen(request) as answer:  # noqa: S310 - our own service
+                return json.load(answer)
+
+        yield read, int(children[0])
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def peak_mb(process: int) -> float:
+    """Return the largest memory that a process has taken."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return int(found[1]) / 1000 if found else 0.0
+
+
+def main() -> int:
+    """Measure, print the table, and say whether the goals are met."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--no-peer", action="store_true")
+    given = parser.parse_args()
+    rows, medians, peak = [], {}, 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = Path(scratch) / "runs"
+        model = fill(runs, given.runs)
+        paths = {
+            "list, first page": "/api/v1/runs",
+            "list, by data version, none matches": "/api/v1/runs?version=ffffffffff",
+            "list, by argument, the oldest matches": f"/api/v1/runs?where={quote('seed=0')}",
+            "lineage": f"/api/v1/lineage/{model}",
+        }
+        with served(runs) as (read, process):
+            for name, path in paths.items():
+                times = []
+                for _ in range(given.repeats):
+                    started = time.monotonic()
+                    read(path)
+                    times.append(time.monotonic() - started)
+                peak, medians[name] = peak_mb(process), statistics.median(times)
+                rows.append(
+                    [name, *(f"{one:.3f}" for one in (medians[name], min(times), max(times))), f"{peak:.0f}"]
+                )
+            depth = max(one["depth"] for one in read(paths["lineage"])["made_from"])  # type: ignore[index]
+        if not given.no_peer:
+            command = [
+                str(python("service")),
+                "-c",
+                PEER,
+                f"{scratch}/mlflow.db",
+                str(given.runs),
+                str(given.repeats),
+            ]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            times = [float(line) for line in done.stdout.split()]
+            rows.append(
+                [
+                    "MLflow's search_runs, first page",
+                    *(f"{one:.3f}" for one in (statistics.median(times), min(times), max(times))),
+                    "-",
+                ]
+            )
+    slowest = max(medians.values())
+    measured = f"at most {slowest:.2f} s a request, {peak:.0f} MB, lineage {depth} levels deep"
+    line = f"serve: {given.runs:,} runs, {measured} (goal {GOAL_S:g} s, {GOAL_MB} MB)"
+    header = (f"{given.runs:,} runs", "s", "least", "most", "peak MB")
+    return publish("serve", header, rows, line, slowest <= GOAL_S and peak <= GOAL_MB and depth >= STEPS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
