@@ -101,7 +101,7 @@ def test_run_page_shows_hostile_texts_as_they_are(filled: Filled, browser: Brows
         shown = tab.ask("document.querySelector('.problem').innerText")
         assert f"train: column {HOSTILE} is missing" in shown
         assert f"Add {HOSTILE}." in shown
-        assert f"trainwright run train_and_register --run {FAILED}" in shown
+        assert f"trainwright run train_and_register --runs {filled.runs} --run {FAILED}" in shown
         assert HOSTILE in tab.ask("document.querySelector('#step-train pre').innerText")
         assert HOSTILE in tab.ask("document.body.innerText")
 

@@ -222,12 +222,13 @@ def run_page(request: Request, settings: Configured, run: RunId) -> Response:
     one = detail.summary
     steps = list(_steps(detail, None if detail.link else require_run(settings.runs_folder, run)))
     failed = next((task for task in detail.tasks if task.state == "failed"), None)
-    again = "" if detail.link else f"trainwright run {one.pipeline} --run {one.run}"
+    again = "" if detail.link else f"trainwright run {one.pipeline} --runs {settings.runs} --run {one.run}"
     return _render(
         request, "run", "Runs", f"Run {run} {one.state}", one=one, live=one.state == "running", detail=detail,
         error=_error(failed.error, failed.step, again) if failed else _error({}),
         start=one.version("model") or one.version("data"), steps=steps, graph=_step_graph(detail, steps),
         files=f"{_root(request)}/api/v1/runs/{run}/files",
+        traced={digest for made in one.derivations for digest in (made.inputs | made.outputs).values()},
         metrics=[(name, _text(value)) for name, value in one.metrics.items()],
         arguments=[(key, _text(value)) for key, value in flatten(detail.arguments).items()],
         environments=sorted(_environments(detail)),
