@@ -17,6 +17,9 @@ WRAPPERS = sorted((ROOT / "components").glob("*/component.py"))
 POD = ("trainwright.launch.agent.__main__", "trainwright.train.__main__")
 """What the pods of a training job run, in the image that no component names."""
 
+SERVICE = ("trainwright.service.__main__",)
+"""What `trainwright serve` runs, which is no step either."""
+
 MODULES = {
     "mlflow-skinny": "mlflow",
     "kubeflow-training": "kubeflow",
@@ -37,6 +40,7 @@ NEEDED_BY_ANOTHER = {
         ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions"), "torch"
     ),
     "mlflow": dict.fromkeys(("sqlalchemy", "alembic"), "mlflow's SQLite store"),
+    "service": dict.fromkeys(("sqlalchemy", "alembic"), "mlflow's SQLite store"),
     "ingest": {"psycopg": "sqlalchemy, for postgresql://"},
     "tune": {"cmaes": "optuna, for its sampler of that name"},
 }
@@ -91,7 +95,7 @@ def reached(modules: set[str]) -> set[str]:
 
 def entries(toolchain: str) -> set[str]:
     found = [modules for path in WRAPPERS for image, modules in [wrapper(path)] if image == toolchain]
-    return set().union(*found, POD if toolchain == "torch" else ())
+    return set().union(*found, {"torch": POD, "service": SERVICE}.get(toolchain, ()))
 
 
 def required(toolchain: str) -> list[str]:

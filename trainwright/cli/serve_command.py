@@ -36,6 +36,7 @@ def serve(  # noqa: PLR0913 - one argument an option
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0: any free one.")] = 8080,
+    root_path: Annotated[str, typer.Option(help="Path below which a gateway serves it: /trainwright.")] = "",
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Name of the service in an address; again for more.")
     ] = None,
@@ -62,6 +63,7 @@ def serve(  # noqa: PLR0913 - one argument an option
             allowed_hosts=("127.0.0.1", "localhost", *(allowed_host or [])),
             address=host,
             port=port,
+            root_path=root_path.rstrip("/"),
         )
         text = json.dumps(settings.to_json())
     raise typer.Exit(run_verb("service", "service", text, stopped=STOPPED))

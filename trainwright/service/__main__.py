@@ -28,7 +28,12 @@ def main(arguments: Sequence[str]) -> None:
         sys.stdout.write(f"http://{settings.address}:{port}{path}\n")
         sys.stdout.flush()
         config = uvicorn.Config(
-            app, log_level="warning", proxy_headers=False, server_header=False, timeout_graceful_shutdown=5
+            app,
+            log_level="warning",
+            proxy_headers=False,
+            root_path=settings.root_path,
+            server_header=False,
+            timeout_graceful_shutdown=5,
         )
         threading.Thread(target=index_of(settings.runs_folder).lineage, daemon=True).start()  # read ahead
         uvicorn.Server(config).run(sockets=[listener])

@@ -65,6 +65,6 @@ def sign_in(request: Request, token: str = "") -> Response:
     """Exchange the token of the printed address for a cookie, and go to the first page."""
     if not request.app.state.access.is_token(token):
         raise HTTPException(401, "this is not the token of this start of trainwright serve")
-    response = RedirectResponse("/", status_code=303)
+    response = RedirectResponse(f"{request.scope['root_path']}/", status_code=303)
     response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
     return response

@@ -1,9 +1,9 @@
-"""Runs on Kubeflow: read, and submitted, through its API, in the shape of the runs of this machine."""
+"""Runs on Kubeflow, read and submitted through its API, in the shape of the runs of this machine."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trainwright.authoring.submission import order, progress, runs
 from trainwright.authoring.submission.connection import Connection, Endpoint, connect
@@ -11,8 +11,11 @@ from trainwright.errors import InputError
 from trainwright.local.run_folder import Task
 from trainwright.local.run_index import RunFilter, RunSummary, flatten
 from trainwright.retries import RetryPolicy
+from trainwright.service import runs as local
 from trainwright.service.runs import RunDetail, RunPage
 from trainwright.service.settings import Settings
+
+Source = Literal["", "folder", "kubeflow"]
 
 RETRIES = RetryPolicy(outage_s=5.0, longest_s=2.0)
 """A caller waits for a page: shorter than for a submission of the command line."""
@@ -31,6 +34,32 @@ def _endpoint(settings: Settings) -> Endpoint:
     return Endpoint(
         host=settings.kfp_host, namespace=settings.namespace, token_file=token, ca_file=certificates
     )
+
+
+def find_runs(
+    settings: Settings, conditions: RunFilter, *, after: str = "", limit: int = 50, source: Source = ""
+) -> RunPage:
+    """Return runs of Kubeflow or of the folder; by default of Kubeflow, where it is configured.
+
+    Raises:
+        InputError: No Kubeflow is configured.
+    """
+    if source == "kubeflow" and not settings.kfp_host:
+        raise InputError("no Kubeflow is configured", hint="Start the service with --kfp-host.")
+    if source == "kubeflow" or (settings.kfp_host and not source):
+        return list_runs(settings, conditions, after=after, limit=limit)
+    return local.list_runs(settings.runs_folder, conditions, after=after, limit=limit)
+
+
+def find_run(settings: Settings, run: str) -> RunDetail:
+    """Return a run of Kubeflow, whose ids are UUIDs, or of the folder, whose names have no hyphen.
+
+    Raises:
+        InputError: There is no such run.
+    """
+    if settings.kfp_host and "-" in run:
+        return get_run(settings, run)
+    return local.get_run(settings.runs_folder, run)
 
 
 def list_runs(settings: Settings, conditions: RunFilter, *, after: str, limit: int) -> RunPage:

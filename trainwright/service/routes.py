@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainwright.authoring import arguments, catalog
-from trainwright.errors import InputError, ModelRefused
+from trainwright.errors import InputError, ModelRefused, PermissionRefused
 from trainwright.experiment import PromotionRequest
 from trainwright.local.run_index import Difference, RunFilter, condition
 from trainwright.registry.history import history_json
@@ -40,6 +40,13 @@ TYPES = {
 
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 """Content-Security-Policy of a file of a run: no script, no request, no access to our pages."""
+
+
+PROMOTE = "promote_model"
+"""The pipeline whose arguments name an approver."""
+
+REMOTE = ("gs://", "s3://", "https://")
+"""Schemes of documents that a caller behind a gateway may name: not a file of the service."""
 
 
 class _Body(BaseModel):
@@ -125,29 +132,19 @@ def list_runs(
     where: Annotated[list[str], Query(description="KEY=VALUE, such as training.epochs=3.")] = [],  # noqa: B006
     after: Annotated[str, Query(description="`next` of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    source: Annotated[Literal["folder", "kubeflow"], Query()] = "folder",
+    source: Annotated[cluster.Source, Query(description="Default: Kubeflow where it is configured.")] = "",
 ) -> runs.RunPage:
     """List runs, the newest first. Conditions narrow the list."""
     wanted = dict(map(condition, where)) | ({"run.owner": owner} if owner else {})
     conditions = RunFilter(pipeline=pipeline, state=state, digest=version, arguments=wanted)
-    if source == "kubeflow":
-        return cluster.list_runs(_with_kubeflow(settings), conditions, after=after, limit=limit)
-    return runs.list_runs(settings.runs_folder, conditions, after=after, limit=limit)
-
-
-def _with_kubeflow(settings: Settings) -> Settings:
-    if not settings.kfp_host:
-        raise InputError("no Kubeflow is configured", hint="Start the service with --kfp-host.")
-    return settings
+    return cluster.find_runs(settings, conditions, after=after, limit=limit, source=source)
 
 
 @router.get("/runs/{run}")
 def get_run(settings: Configured, run: RunId) -> runs.RunDetail:
     """Return a run with its arguments, its steps and their progress."""
     with named_in_path():
-        if settings.kfp_host and "-" in run:  # a UUID; runs of this machine have six letters and digits
-            return cluster.get_run(settings, run)
-        return runs.get_run(settings.runs_folder, run)
+        return cluster.find_run(settings, run)
 
 
 @router.get("/runs/{run}/diff/{other}")
@@ -182,6 +179,9 @@ def start_run(
     """Start a run: on Kubeflow where one is configured, else on this machine. Once for a key."""
     if name not in catalog.pipelines():
         raise NotFound(f"there is no pipeline {name!r:.80}", hint=f"Known: {', '.join(catalog.pipelines())}.")
+    if settings.auth == "gateway" and name == PROMOTE:
+        text = f"{name} takes the approver as a text, and nobody may approve in another's name"
+        raise PermissionRefused(text, hint="PUT /api/v1/models/{name}/versions/{version}/stage")
     texts = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in body.parameters.items()
@@ -195,7 +195,7 @@ def start_run(
     else:
         values = arguments.of_pipeline(catalog.pipeline(name), experiment, texts, body.date)
         run, fresh = start.start_run(settings, name, values, idempotency_key)
-        link = f"{router.prefix}/runs/{run}"
+        link = f"{settings.root_path}{router.prefix}/runs/{run}"
     response.status_code = 201 if fresh else 200
     return StartedRun(run=run, pipeline=name, started=fresh, link=link)
 
@@ -253,6 +253,10 @@ def set_stage(
     """Promote a version to a stage, with the caller as approver. 409 with the verdict if it is held."""
     with named_in_path():
         number = models.get_version(settings, name, version).version
+    for field in ("approval", "canary_verdict"):
+        value = str(getattr(body, field))
+        if settings.auth == "gateway" and value and not value.startswith(REMOTE):
+            raise InputError(f"expected {' or '.join(REMOTE)}, found {value!r:.80}", where=field)
     asked = body.model_dump() | {"version": number, "by": body.by or identity, "approver": identity}
     answer = models.promote_version(settings, name, PromotionRequest.check(asked, "body"))
     if answer.result.decision == "PASS":

@@ -29,6 +29,7 @@ class Settings(Document):
         allowed_hosts: Values of the header ``Host`` that are accepted.
         address: Address to listen on.
         port: Port to listen on; 0 for any free one.
+        root_path: Path below which a gateway serves it, such as ``/trainwright``; empty for none.
     """
 
     FILE: ClassVar[str] = "settings.json"
@@ -47,6 +48,7 @@ class Settings(Document):
     allowed_hosts: tuple[str, ...] = ("127.0.0.1", "localhost")
     address: str = "127.0.0.1"
     port: int = 8080
+    root_path: str = ""
 
     @property
     def runs_folder(self) -> Path:
