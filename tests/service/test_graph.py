@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainwright.service.graph import GraphNode, draw_graph
 
 EDGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)
+SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def draw(count: int, edges: Sequence[tuple[int, int]]) -> str:
@@ -20,6 +21,7 @@ def boxes(svg: str) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="184"', svg)]
 
 
+@SLOW
 @given(EDGES)
 def test_any_graph_is_drawn_without_overlaps_inside_the_picture(edges: list[tuple[int, int]]) -> None:
     svg = draw(12, edges)
@@ -33,6 +35,7 @@ def test_any_graph_is_drawn_without_overlaps_inside_the_picture(edges: list[tupl
             assert y != other_y or abs(x - other_x) >= 184 + 13.9
 
 
+@SLOW
 @given(EDGES)
 def test_edges_of_a_graph_without_circles_lead_down(edges: list[tuple[int, int]]) -> None:
     down = [(first, last) for first, last in edges if first < last]

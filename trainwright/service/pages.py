@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
@@ -29,7 +29,7 @@ from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
 from trainwright.report.svg import duration
-from trainwright.service import models, routes, runs
+from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
 from trainwright.service.problems import STATUSES, NotFound
@@ -171,7 +171,7 @@ def list_page(
     owner: str = "",
     where: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
     after: str = "",
-    source: Annotated[Literal["folder", "kubeflow"], Query()] = "folder",
+    source: cluster.Source = "",
 ) -> Response:
     """Show runs, the newest first."""
     texts = {"pipeline": pipeline, "state": state, "version": version, "owner": owner}
@@ -180,7 +180,8 @@ def list_page(
     found = routes.list_runs(settings, **query, after=after, limit=_PAGE, source=source)
     searched = any(query.values())
     chosen = {name: value for name, value in query.items() if value}
-    chosen |= {"source": source} if source == "kubeflow" else {}
+    source = source or ("kubeflow" if settings.kfp_host else "folder")
+    chosen |= {"source": source} if settings.kfp_host else {}
     return _render(
         request, "runs", "Runs", "Runs", runs=found.runs, query=query, searched=searched, source=source,
         kubeflow=bool(settings.kfp_host), folder=settings.runs,
@@ -484,7 +485,8 @@ def promote_page(
 ) -> Response:
     """Ask for another stage as the API does, and show the decision with its reasons."""
     number = routes.get_version(settings, name, version).version
-    asked = form | {"version": number, "approver": request.state.user}
+    asked = {key: form.get(key, "") for key in ("to", "by", "reason")}
+    asked |= {"version": number, "approver": request.state.user}
     answer = models.promote_version(settings, name, PromotionRequest.check(asked, "form"))
     return _version(request, settings, name, number, answer)
 

@@ -1,28 +1,15 @@
-"""A running service, and runs as a runner leaves them, with names that a hostile user chose."""
+"""Runs of every state, as a runner leaves them, with texts that a hostile user chose."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.client import HTTPResponse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlencode
-from urllib.request import Request as HttpRequest
-from urllib.request import urlopen
 
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
 from trainwright.errors import InputError, as_record
 from trainwright.local.run_folder import LOG, Output, Request, Task, Tasks
 from trainwright.local.run_index import RunSummary
-from trainwright.service.access import COOKIE
-from trainwright.service.settings import Settings
 
-TOKEN = "a token of this test"  # noqa: S105
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'>"
 STEPS = {"ingest": (), "validate": ("ingest",), "train": ("validate", "ingest"), "evaluate": ("train",)}
 REPORT = "<!doctype html><title>r</title><p id=seen>A report</p><script>parent.hacked=top.hacked=1</script>"
@@ -30,63 +17,6 @@ ENVIRONMENT = Environment(
     name="tabular", lock_sha256="ab" * 32, library="0.1.0", library_sha256="cd" * 32, python="3.11.7",
     platform="linux-x86_64",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Site:
-    """The address of a running service, and its process."""
-
-    address: str
-    pid: int
-
-    def get(self, path: str, *, token: str = TOKEN) -> tuple[int, str]:
-        """Return the status and the text of a page."""
-        return self._send(HttpRequest(self.address + path), token)  # noqa: S310 - our own server
-
-    def post(self, path: str, **fields: str) -> tuple[int, str]:
-        """Send a form."""
-        body = urlencode(fields).encode()
-        return self._send(HttpRequest(self.address + path, body), TOKEN)  # noqa: S310 - our own server
-
-    def _send(self, request: HttpRequest, token: str) -> tuple[int, str]:
-        request.add_header("Cookie", f"{COOKIE}={token.replace(' ', '-')}")
-        try:
-            answer: HTTPResponse | HTTPError = urlopen(request, timeout=60)  # noqa: S310 - our own server
-        except HTTPError as error:
-            answer = error
-        with answer:
-            return answer.status or 0, answer.read().decode()
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of the server so far; unlike wall time, other processes do not add to it."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def serving(
-    folder: Path, runs: Path, registry: Mapping[str, Any] | None = None, **more: Any
-) -> Iterator[Site]:
-    """Start the service for a folder of runs, and stop it at the end."""
-    secret = folder / "token"
-    secret.write_text(TOKEN.replace(" ", "-"))
-    settings = Settings(
-        runs=str(runs),
-        registry=dict(registry or {}),
-        access_token_file=str(secret),
-        user="carl",
-        port=0,
-        **more,
-    )
-    path = folder / "settings.json"
-    command = [sys.executable, "-m", "trainwright.service", settings.write(path).read_text()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            yield Site(process.stdout.readline().rpartition("/")[0].removesuffix("/sign-in"), process.pid)
-        finally:
-            process.terminate()
 
 
 def write_run(
