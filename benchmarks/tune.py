@@ -187,9 +187,9 @@ def main() -> int:
         *_shares(studies),
         [f"studies that differ after {kills} kills", f"{len(wrong)}", "", ""],
     ]
-    share = statistics.fmean(study["ASHA, 4 rungs"]["share"] for study in studies)
+    share = statistics.fmean(study["ASHA"]["share"] for study in studies)
     line = (
-        f"tune: {more:+.2f} s a trial of {plain:.1f} s against Optuna's optimize, ASHA with 4 rungs "
+        f"tune: {more:+.2f} s a trial of {plain:.1f} s against Optuna's optimize, ASHA "
         f"reaches the best of a random search in {share:.1%} of its steps, {len(wrong)} studies differ after "
         f"{kills} kills "
         f"(goal {OVERHEAD_S:g} s or {OVERHEAD_SHARE:.0%}, 33.3%, 0 after {KILLS})"

@@ -86,6 +86,24 @@ def test_example_registers_a_model_that_predicts(
         assert sum(truth == guess for truth, guess in pairs) / len(pairs) > 0.8
 
 
+def test_rows_are_read_in_the_form_that_the_experiment_file_names(
+    trained: Trained, work: Path, tmp_path: Path
+) -> None:
+    folder, model = work / "examples" / "regression", trained("regression").model
+    lines = (folder / "rows.csv").read_text().splitlines()[:4]
+    place = lines[0].split(",").index('"distance"')
+    without, unknown = (lines[1].split(",") for _ in range(2))
+    without[place], unknown[place] = "", "n/a"
+    rows, odd, config = (tmp_path / name for name in ("rows.csv", "odd.csv", "experiment.yaml"))
+    rows.write_text("\n".join([lines[0], ",".join(without), *lines[2:]]) + "\n")
+    odd.write_text("\n".join([lines[0], ",".join(unknown), *lines[2:]]).replace(",", ";") + "\n")
+    form = 'data:\n  csv: {delimiter: ";"}\n  missing: ["", n/a]'
+    config.write_text((folder / "experiment.yaml").read_text().replace("data:", form, 1))
+    made = [trainwright.predict(model, rows), trainwright.predict(model, odd, config=config)]
+    assert made[0].path.read_text() == made[1].path.read_text()
+    assert made[0].rows == 3
+
+
 def test_language_model_on_text_is_registered_and_beats_a_table_of_byte_pairs(work: Path) -> None:
     folder = work / "examples" / "text"
     subprocess.run([sys.executable, folder / "prepare.py"], check=True)

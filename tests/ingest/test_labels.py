@@ -77,7 +77,7 @@ def test_label_of_each_kind_gives_its_target_and_type(
 @pytest.mark.parametrize(
     ("values", "section", "what", "hint"),
     [
-        ([0, 1, 137], {}, "found 137 in row 3, and 132 more such as 137", "label_kind: regression"),
+        ([0, 1, 137], {}, "found 137 in row 3, and in at least 132 more rows: 137", "label_kind: regression"),
         ([1, 2], {}, "from 0 to n-1, each in some row; found 1, 2", "classes: [1, 2]"),
         ([0, 2], {}, "found 0, 2", "classes: [0, 2]"),
         ([0.0, 1.0, 2.0], {}, "found 2.0 in row 3", "classes: [0, 1, 2]"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
@@ -94,6 +95,24 @@ def test_csv_and_json_lines_give_the_scores_of_parquet(model_of: ModelOf, rows: 
         output = tmp_path / f"of_{suffix}.parquet"
         predict_file(folder, tmp_path / f"rows.{suffix}", output)
         assert pq.read_table(output)["score"].to_pylist() == [row["score"] for row in expected], suffix
+
+
+def test_csv_file_is_read_with_the_separators_and_missing_texts_of_the_training(
+    model_of: ModelOf, rows: Path, tmp_path: Path
+) -> None:
+    folder, table = model_of("binary"), pq.read_table(rows)
+    wind = pc.if_else(pa.array([True] + [False] * 49), None, table["wind"])
+    table = table.set_column(table.column_names.index("wind"), "wind", wind)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    texts = table.set_column(
+        table.column_names.index("wind"), "wind", pc.fill_null(wind.cast("string"), "n/a")
+    )
+    pacsv.write_csv(texts, tmp_path / "rows.csv", pacsv.WriteOptions(delimiter=";", quoting_style="needed"))
+    form = {"csv": {"delimiter": ";"}, "missing": ["n/a", ""]}
+    for suffix in ("parquet", "csv"):
+        predict_file(folder, tmp_path / f"rows.{suffix}", tmp_path / f"out_{suffix}.parquet", form=form)
+    found = [pq.read_table(tmp_path / f"out_{suffix}.parquet")["score"] for suffix in ("parquet", "csv")]
+    assert found[0] == found[1]
 
 
 def test_rows_without_other_columns_are_numbered(model_of: ModelOf, rows: Path, tmp_path: Path) -> None:

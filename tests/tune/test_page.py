@@ -11,7 +11,7 @@ from tests.report.browser import Browser, browser
 from tests.tune.studies import study
 from trainwright.report.page import MAX_BYTES
 from trainwright.tune import page
-from trainwright.tune.report import Confirmation, RungValue, StudyReport, Trial
+from trainwright.tune.report import Confirmation, StudyReport, Trial
 from trainwright.tune.terminal import TrialLines
 
 __all__ = ["browser"]
@@ -102,11 +102,10 @@ def test_lines_of_trials_give_parameters_waits_values_and_reasons() -> None:
     lines = TrialLines(stream, "minimize")
     trial = Trial(number=3, params={"training.learning_rate": 0.00123456}, state="running", attempts=1)
     done = {"steps": 540, "total": 1620, "seconds": 72.0}
-    rung = RungValue(rung=1, step=540, value=0.6)
     lines.on_start(trial)
     for _ in range(3):
         lines.on_wait(trial, "queued: 1 of 2 GPUs in use")
-    lines.on_end(replace(trial, state="paused", rungs=(rung,), reason="not among the best third", **done))
+    lines.on_end(replace(trial, state="paused", reason="0.6 at step 540 is not in the best 1/3", **done))
     lines.on_start(replace(trial, attempts=2))
     lines.on_end(replace(trial, state="complete", value=0.5, **done))
     lines.on_end(replace(trial, number=4, state="complete", value=0.7, **done))
@@ -114,7 +113,7 @@ def test_lines_of_trials_give_parameters_waits_values_and_reasons() -> None:
     assert stream.getvalue().splitlines() == [
         "trial 3    running    training.learning_rate 0.001235",
         "trial 3    waiting    queued: 1 of 2 GPUs in use",
-        "trial 3    paused     0.6 at rung 1, 540 of 1,620 steps, 1 m 12 s, not among the best third",
+        "trial 3    paused     540 of 1,620 steps, 1 m 12 s, 0.6 at step 540 is not in the best 1/3",
         "trial 3    running    start 2: training.learning_rate 0.001235",
         "trial 3    complete   0.5 (best 0.5), 540 of 1,620 steps, 1 m 12 s",
         "trial 4    complete   0.7 (best 0.5), 540 of 1,620 steps, 1 m 12 s",

@@ -27,6 +27,7 @@ SPACE: dict[str, Any] = {
 }
 TOTAL, EVERY = 90, 10
 IDENTITY = {"data_version": "d" * 64}
+THIRDS = Pruner(reduction=3, rungs=3)
 
 
 def space_of(**settings: Any) -> SearchSpace:
@@ -91,7 +92,7 @@ def test_study_that_is_killed_again_and_again_has_the_same_trials(
 
 def test_halving_takes_a_third_of_the_steps_and_trains_the_best_to_its_end(tmp_path: Path) -> None:
     full, all_steps = search(tmp_path / "full", space_of(sampler="random", pruner={"kind": "none"}))
-    halved, steps = search(tmp_path / "asha", space_of(sampler="random"))
+    halved, steps = search(tmp_path / "asha", space_of(sampler="random", pruner=THIRDS.model_dump()))
     assert all_steps == 20 * TOTAL
     assert steps <= all_steps / 3
     best = min(full, key=lambda one: one.value or math.inf)
@@ -105,7 +106,7 @@ def test_halving_takes_a_third_of_the_steps_and_trains_the_best_to_its_end(tmp_p
 
 
 def test_brackets_of_hyperband_begin_at_different_rungs(tmp_path: Path) -> None:
-    trials, _ = search(tmp_path, space_of(pruner={"kind": "hyperband"}))
+    trials, _ = search(tmp_path, space_of(pruner={"kind": "hyperband", "rungs": 3}))
     first = [one.rungs[0].rung if one.rungs else 2 for one in trials]
     assert first == [number % 3 for number in range(20)]
     assert all(trials[number].state == "complete" for number in range(2, 20, 3)), "the last has no rung"
@@ -227,7 +228,7 @@ def test_tpe_prefers_low_losses_at_rungs_where_the_metric_is_maximized(tmp_path:
 
 
 def test_training_that_ends_early_counts_at_the_rungs_that_it_did_not_reach(tmp_path: Path) -> None:
-    with open_study(tmp_path, IDENTITY, space_of()) as study:
+    with open_study(tmp_path, IDENTITY, space_of(pruner=THIRDS.model_dump())) as study:
         number = study.next().number  # type: ignore[union-attr]
         study.report(number, TOTAL, [(10, 0.5), (20, 0.6)], ended=True)
         study.complete(number, 0.5, {})
@@ -365,12 +366,12 @@ def trial(number: int, *values: float, state: Any = "paused") -> Trial:
 def test_promotion_takes_the_best_third_of_the_highest_rung(
     trials: list[Trial], expected: int | None
 ) -> None:
-    found = asha.next_promotion(Pruner(), trials)
+    found = asha.next_promotion(THIRDS, trials)
     assert (found.number if found else None) == expected
 
 
 def test_value_at_a_rung_is_the_best_up_to_the_first_evaluation_there() -> None:
     evaluations = [(5, 0.9), (12, 0.5), (20, 0.7), (31, 0.6), (60, 0.1)]
-    found = asha.rung_values(Pruner(), 0, 90, evaluations)
+    found = asha.rung_values(THIRDS, 0, 90, evaluations)
     assert found == (RungValue(rung=0, step=12, value=0.5), RungValue(rung=1, step=31, value=0.5))
-    assert asha.rung_values(Pruner(), 0, 90, evaluations[:3]) == found[:1]
+    assert asha.rung_values(THIRDS, 0, 90, evaluations[:3]) == found[:1]

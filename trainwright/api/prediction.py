@@ -73,7 +73,8 @@ def predict(
         rows: A Parquet, CSV or JSON lines file; or a pandas data frame, an Arrow table, or arrays or lists by
             the name of the column.
         output: File to write; default: beside ``rows``, with ``.predictions`` before its suffix.
-        config: Experiment file that names the registry.
+        config: Experiment file that names the registry, and how its text files are read: ``data.csv`` and
+            ``data.missing``.
         tracking_uri: MLflow's address, in place of the file's.
 
     Returns:
@@ -88,7 +89,7 @@ def predict(
             return _predict_table(folder, digest, rows, Path(scratch))
         source = Path(rows)
         target = Path(output) if output else source.with_suffix(f".predictions{source.suffix}")
-        made = _score(folder, digest, source, target)
+        made = _score(folder, digest, source, target, config)
         return ScoredFile(target, made["rows"], tuple(made["columns"]), words or f"model {made['model'][:6]}")
 
 
@@ -121,20 +122,24 @@ def _model(
     return Path(found["folder"]), found["model"], words
 
 
-def _score(folder: Path, digest: str, rows: Path, output: Path) -> dict[str, Any]:
+def _score(
+    folder: Path, digest: str, rows: Path, output: Path, config: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
     if not rows.exists():
         raise InputError("there is no such file of rows", where=str(rows))
     if output.resolve() == rows.resolve():
         raise InputError("the output is the file of the rows", where=str(output), hint="Name another file.")
+    from trainwright.authoring.arguments import read_text_form
     from trainwright.authoring.environments import python
 
+    form = ["--form", read_text_form(Path(config))] if config else []
     output.parent.mkdir(parents=True, exist_ok=True)
     # The process may write to a folder of its own alone; the file moves from there to its place.
     with TemporaryDirectory(prefix=".trainwright-", dir=output.parent) as scratch:
         written = Path(scratch).resolve() / output.name
         limits = sandbox.model_limits(folder, rows, write=[written.parent], seconds=_TIME_LIMIT_S)
         paths = (str(path.resolve()) for path in (folder, rows, written))  # storage rejects ".." in a path
-        arguments = [*paths, *(["--digest", digest] if digest else [])]
+        arguments = [*paths, *(["--digest", digest] if digest else []), *form]
         done = sandbox.run("trainwright.serving", arguments, limits, interpreter=str(python("torch")))
         if done.error:
             raise done.error

@@ -275,6 +275,18 @@ def read_registry(name: str, path: Path | None, audit: str, uri: str) -> str:
     return Registry.check(options | {"model": name}, "registry").to_json()
 
 
+def read_text_form(path: Path) -> str:
+    """Return the keys of ``data`` that say how text files are read, ``csv`` and ``missing``, as JSON.
+
+    Args:
+        path: Experiment file.
+
+    Raises:
+        InputError: As :func:`load`.
+    """
+    return load(path).data.model_dump_json(include={"csv", "missing"})
+
+
 def _absolute_paths(section: _Section, names: Sequence[str], folder: Path) -> _Section:
     """Make the paths in a section absolute; those that are absent stay so."""
     paths = {name: _absolute(path, folder) for name in names if (path := getattr(section, name))}

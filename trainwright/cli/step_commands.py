@@ -153,7 +153,8 @@ def predict(
         Path | None, typer.Option(help="File for the predictions. Default: beside ROWS.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Experiment file that names the registry.")
+        Path | None,
+        typer.Option("--config", help="Experiment file with the registry and the form of CSV files."),
     ] = None,
     uri: Annotated[
         str, typer.Option("--tracking-uri", help="MLflow's address, in place of the file's.")

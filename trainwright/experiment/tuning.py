@@ -53,7 +53,7 @@ class Pruner(Section):
     """Successive halving: trials pause at rungs, and only the best continue."""
 
     kind: Literal["none", "asha", "hyperband"] = Field("asha", description="`none`: train every trial fully.")
-    reduction: int = Field(3, ge=2, le=10, description="One in so many trials continues at a rung.")
+    reduction: int = Field(2, ge=2, le=10, description="One in so many trials continues at a rung.")
     rungs: int = Field(3, ge=2, le=6, description="Rungs; the first is after 1 / `reduction`^(`rungs`-1).")
 
 

@@ -197,8 +197,8 @@ def _reject(
         return
     place = int(np.argmax(wrong.to_numpy()))
     found = f"{column[place].as_py()!r} in row {start + place + 1:,}"
-    if count > 1:
-        found += f", and {count - 1:,} more such as {example_values(column.filter(wrong)[1:])}"
+    if count > 1:  # of the rows that are read at once
+        found += f", and in at least {count - 1:,} more rows: {example_values(column.filter(wrong)[1:])}"
     raise InputError(
         f"label column {rule.name!r}: expected {expected}; found {found}",
         where=where,

@@ -17,9 +17,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("rows", type=Path, help=".parquet, .csv or .jsonl")
     parser.add_argument("output", type=Path, help=".parquet, .csv or .jsonl")
     parser.add_argument("--digest", help="expected digest of the model's manifest")
+    parser.add_argument("--form", default="{}", help="keys csv and missing of section data, as JSON")
     with reported("predict"):
         options = parser.parse_args(arguments)
-        made = predict_file(options.model, options.rows, options.output, options.digest)
+        form = json.loads(options.form)
+        made = predict_file(options.model, options.rows, options.output, options.digest, form)
         sys.stdout.write(json.dumps(vars(made)) + "\n")
 
 

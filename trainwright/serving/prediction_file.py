@@ -3,9 +3,10 @@
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,13 @@ class PredictionFile:
     model: str
 
 
-def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = None) -> PredictionFile:
+def predict_file(
+    folder: Path,
+    rows: Path,
+    output: Path,
+    digest: str | None = None,
+    form: Mapping[str, Any] = MappingProxyType({}),
+) -> PredictionFile:
     """Score the rows of a file with the model in a folder.
 
     The output has the columns that the model does not read, such as the key, or ``row``, the position in the
@@ -53,6 +60,7 @@ def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = No
         rows: Parquet, CSV or JSON lines, by its suffix.
         output: File to write, in the form of its suffix; an existing one is replaced.
         digest: Expected digest of the model's manifest.
+        form: Keys ``csv`` and ``missing`` of the section ``data``, as text files of the training are read.
 
     Raises:
         InputError: The model's files were changed, or the rows lack a column of its signature, or a value
@@ -62,7 +70,7 @@ def predict_file(folder: Path, rows: Path, output: Path, digest: str | None = No
         why = "is the file of the rows" if output.suffix in SUFFIXES else f"has the suffix {output.suffix!r}"
         hint = f"Name another file, one of {', '.join(SUFFIXES)}."
         raise InputError(f"the output {why}", where=output.name, hint=hint)
-    data = Data.check({"source": str(rows), "splits": {"all": {"fraction": 1}}}, "rows")
+    data = Data.check({"source": str(rows), "splits": {"all": {"fraction": 1}}, **form}, "rows")
     source = open_source(list_source(str(rows), data, Access()), data, Access())
     scorer: _TextScorer | _RowScorer
     scorer = _TextScorer(folder, digest) if Model.read(folder).kind == "lm" else _RowScorer(folder, digest)

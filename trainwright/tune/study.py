@@ -137,7 +137,8 @@ class Study:
         """Record that a trial has stopped at a rung, with its checkpoint."""
         trial = self.trials[number]
         at = trial.rungs[-1]
-        reason = f"paused at step {at.step:,} of {trial.total:,}: {at.value:.5g} is not among the best"
+        best = f"the best 1/{self._tuning.pruner.reduction} so far"
+        reason = f"{at.value:.5g} at step {at.step:,} of {trial.total:,} is not in {best}"
         self._update(number, state="paused", reason=reason, **figures)
 
     def complete(self, number: int, value: float, figures: Figures) -> None:
@@ -153,8 +154,7 @@ class Study:
         """End the search: paused trials are pruned."""
         for trial in self.trials:
             if trial.state == "paused":
-                reason = trial.reason.replace("paused", "pruned")
-                self._tell(self._update(trial.number, state="pruned", reason=reason))
+                self._tell(self._update(trial.number, state="pruned"))
 
     def importances(self) -> dict[str, float]:
         """Return the share of each key in the differences between complete trials; empty of too few.

@@ -48,15 +48,12 @@ class TrialLines(TrialObserver):
             self._line(trial, "waiting", sentence)
 
     def on_end(self, trial: Trial) -> None:
-        """Print its value or its loss at its last rung, the best value so far, steps, time and reason."""
+        """Print its value, the best value so far, steps, time and reason."""
         self._waiting.pop(trial.number, None)
         parts = [f"{trial.steps:,} of {trial.total:,} steps", duration(trial.seconds)]
         if trial.value is not None:
             self._best = trial.value if self._best is None else self._pick(self._best, trial.value)
             parts = [f"{trial.value:.5g} (best {self._best:.5g})", *parts]
-        elif trial.rungs:
-            last = trial.rungs[-1]
-            parts = [f"{last.value:.5g} at rung {last.rung}", *parts]
         self._line(trial, trial.state, ", ".join([*parts, *filter(None, [trial.reason])]))
 
     def _line(self, trial: Trial, state: str, text: str) -> None:
