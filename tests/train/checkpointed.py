@@ -229,7 +229,7 @@ def live(
         grace_s: Seconds that the others are given to say why they end too.
         within_s: Seconds after which all are killed.
     """
-    return ended(begin(options, processes, prepare), grace_s=grace_s, within_s=within_s)
+    return clean.all_ended(begin(options, processes, prepare), grace_s=grace_s, within_s=within_s)
 
 
 def begin(
@@ -239,20 +239,6 @@ def begin(
     Path(options.notes).mkdir(parents=True, exist_ok=True)
     places = clean.places(*((rank, processes) for rank in range(processes)))
     return [clean.start(_life, options, rank, prepare, **place) for rank, place in enumerate(places)]
-
-
-def ended(life: list[ForkServerProcess], *, grace_s: float = 2, within_s: float = 300) -> list[int]:
-    """Wait for the end of a life, and return the exit codes of its processes."""
-    end = time.monotonic() + within_s
-    while None in [process.exitcode for process in life]:
-        if any(process.exitcode for process in life) or time.monotonic() > end:
-            until = time.monotonic() + grace_s
-            for process in life:
-                process.join(max(0, until - time.monotonic()))
-                process.kill()
-                process.join()
-        time.sleep(0.01)
-    return [process.exitcode or 0 for process in life]
 
 
 def _life(options: Options, rank: int, prepare: Callable[[int], None] | None) -> None:

@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import reduction
@@ -25,6 +26,8 @@ _CONTEXT.set_forkserver_preload(
         "tests.train.tree_process",
         "tests.train.stoppable",
         "tests.train.auto_process",
+        "tests.train.parallel_trainings",
+        "trainwright.train.trainers",
     ]
 )
 
@@ -71,6 +74,23 @@ def ended(process: ForkServerProcess) -> int:
     process.join(300)
     assert process.exitcode is not None, "it does not end"
     return process.exitcode
+
+
+def all_ended(started: list[ForkServerProcess], *, grace_s: float = 2, within_s: float = 300) -> list[int]:
+    """Wait for the end of processes that belong together, and return their exit codes.
+
+    When one ends badly the others are killed, as torchrun does.
+    """
+    end = time.monotonic() + within_s
+    while None in [process.exitcode for process in started]:
+        if any(process.exitcode for process in started) or time.monotonic() > end:
+            until = time.monotonic() + grace_s
+            for process in started:
+                process.join(max(0, until - time.monotonic()))
+                process.kill()
+                process.join()
+        time.sleep(0.01)
+    return [process.exitcode or 0 for process in started]
 
 
 def places(*local: tuple[int, int]) -> list[dict[str, object]]:

@@ -1,11 +1,8 @@
 """Small models, trained with every parallelism of two or four processes.
 
-``torchrun -m tests.train.parallel_trainings FOLDER`` trains with all that take as many processes as there
-are, and writes the result of each to ``FOLDER/<name>.pt``.
+:func:`main` trains with all that take as many processes as there are.
 """
 
-import sys
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,7 +217,7 @@ def move(group: Ranks, home: Path) -> Result:
 
 
 def main(folder: Path) -> None:
-    """Train in all the ways that take as many processes as there are."""
+    """Train in all the ways that take as many processes as there are; leave each result in ``<name>.pt``."""
     torch.set_num_threads(1)
     make_deterministic()
     with process_group(0) as group:
@@ -234,11 +231,3 @@ def main(folder: Path) -> None:
             result = move(group, folder / "home")
             if group.leads:
                 torch.save(vars(result), folder / "moved.pt")
-
-
-if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]))
-    except BaseException:
-        traceback.print_exc()
-        raise

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from tests.train.forked import ForkedLauncher
 from trainwright import tables
 from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.experiment import Mlp, ResolvedTraining
@@ -115,10 +116,14 @@ def request(training_set: Path, **sections: Any) -> TrainRequest:
 
 
 def run(training_set: Path, folder: Path, launcher: Launcher | None = None, **sections: Any) -> Outcome:
-    """Train in a job of several processes, as the component does."""
-    asked = request(training_set, **sections)
+    """Train in a job of several processes, as the component does; without an agent by default."""
+    return submitted(request(training_set, **sections), folder, launcher)
+
+
+def submitted(asked: TrainRequest, folder: Path, launcher: Launcher | None = None) -> Outcome:
+    """Train as asked for, without an agent by default."""
     places = (folder / name for name in ("model", "predictions", "summary.md", "report.html"))
-    return Outcome(folder, submit(asked, *places, launcher=launcher))
+    return Outcome(folder, submit(asked, *places, launcher=launcher or ForkedLauncher()))
 
 
 class Silent:

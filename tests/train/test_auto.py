@@ -14,7 +14,7 @@ import pytest
 
 from tests.train import clean
 from tests.train.auto_process import fit, train_and_die
-from tests.train.problems import Outcome, flights, request, resolved, write
+from tests.train.problems import flights, request, resolved, submitted, write
 from trainwright import serving
 from trainwright.artifacts import Model, SnapshotTarget
 from trainwright.errors import InputError
@@ -22,7 +22,6 @@ from trainwright.experiment import Auto
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
 from trainwright.train.comparison import CandidateComparison
 from trainwright.train.process_group import Ranks
-from trainwright.train.submit import submit
 from trainwright.train.submit.checks import check_network
 
 WATCH = {"guards": {"early_stopping": {"split": "watch", "patience": 3}}}
@@ -132,9 +131,7 @@ def test_killed_network_resumes_without_training_the_trees_again(
 def test_two_processes_train_both_candidates_and_the_summary_says_which_is_kept(
     rows: Path, tmp_path: Path
 ) -> None:
-    places = (tmp_path / name for name in ("model", "predictions", "summary.md", "report.html"))
-    asked = replace(request(rows, training=WATCH), network={"kind": "auto"})
-    trained = Outcome(tmp_path, submit(asked, *places))
+    trained = submitted(replace(request(rows, training=WATCH), network={"kind": "auto"}), tmp_path)
     model, summary = Model.read(trained.model), (tmp_path / "summary.md").read_text()
     other = "mlp" if model.kind == "trees" else "trees"
     assert f"| Held-out loss, {other} | {model.metrics[f'held_out_loss_{other}']:.4f} |" in summary
@@ -146,10 +143,9 @@ def test_two_processes_train_both_candidates_and_the_summary_says_which_is_kept(
 
 
 def test_page_of_trees_shows_importance_and_the_held_out_curve(rows: Path, tmp_path: Path) -> None:
-    outputs = [tmp_path / name for name in ("model", "predictions", "summary.md", "report.html")]
     trees = {"kind": "trees", "rounds": 30}
-    submit(replace(request(rows, training=WATCH), network=trees), *outputs)
-    page, history = outputs[3].read_text(), TrainingHistory.read(outputs[0] / HISTORY_FILE)
+    made = submitted(replace(request(rows, training=WATCH), network=trees), tmp_path)
+    page, history = (tmp_path / "report.html").read_text(), TrainingHistory.read(made.model / HISTORY_FILE)
     assert "Mean loss per sample, at logged rounds." in page
     assert ">held-out rows<" in page
     assert ">norm of the gradient<" not in page
@@ -158,7 +154,7 @@ def test_page_of_trees_shows_importance_and_the_held_out_curve(rows: Path, tmp_p
     assert sum(map(float, shares.values())) == pytest.approx(100, abs=2)
     rounds, losses = history.curve("watched_loss")
     assert rounds == list(range(1, len(rounds) + 1))
-    assert min(losses) == pytest.approx(Model.read(outputs[0]).metrics["watched_loss"])
+    assert min(losses) == pytest.approx(Model.read(made.model).metrics["watched_loss"])
 
 
 def test_training_without_held_out_rows_or_on_gpus_is_rejected() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.storage.stores import Bucket
-from tests.train.checkpointed import Options, begin, ended, error, live, notes
+from tests.train import clean
+from tests.train.checkpointed import Options, begin, error, live, notes
 from trainwright.train.checkpoint import Checkpointer, Manifest, committed
 from trainwright.train.checkpoint.store import RemoteCopies
 from trainwright.train.checkpoint.tensor_files import damage
@@ -83,8 +84,8 @@ def test_older_of_two_running_attempts_ends_without_mixing_checkpoints(tmp_path:
     first = begin(older)
     await_that(lambda: committed(checkpoints(older)))
     second = begin(newer)
-    assert ended(first) == [41, 41]
-    assert ended(second) == [0, 0]
+    assert clean.all_ended(first) == [41, 41]
+    assert clean.all_ended(second) == [0, 0]
     assert "was replaced by a newer one" in error(Path(older.notes))["what"]
     begun = next(note.time for note in notes(Path(newer.notes)) if note.what == "resumed")
     late = [note.step for note in notes(Path(older.notes)) if note.time > begun + 0.1]
@@ -229,7 +230,7 @@ def test_older_of_two_job_directories_with_one_store_ends(tmp_path: Path) -> Non
     first = begin(lost)
     await_that(lambda: committed(tmp_path / "store" / "ab12"))
     assert live(new) == [0, 0]
-    assert ended(first) == [41, 41]
+    assert clean.all_ended(first) == [41, 41]
     assert resumed(new)[0] >= 10
     starts = [name.start for name in committed(tmp_path / "store" / "ab12")]
     assert starts == sorted(starts, reverse=True)

@@ -16,7 +16,6 @@ from trainwright.errors import Diverged, Preempted, PreemptedUnsaved, Trainwrigh
 from trainwright.launch.agent.rank_errors import RankError
 from trainwright.launch.failure import Failure
 from trainwright.launch.job_directory import create_attempt
-from trainwright.launch.local import LocalLauncher
 from trainwright.tracking.__main__ import replay
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
 from trainwright.train.loop import StepReport
@@ -134,7 +133,7 @@ def test_progress_names_the_step_of_the_newest_checkpoint(training_set: Path, tm
     shared, settings = tmp_path / "shared", {"epochs": 2, "checkpoints": {"every_steps": 1}}
     shared.mkdir()
     resources = {**ALONE, "launcher": "pytorchjob", "claim": "team", "mount": str(shared)}
-    run(training_set, tmp_path / "out", LocalLauncher(), training=settings, resources=resources)
+    run(training_set, tmp_path / "out", training=settings, resources=resources)
     (path,) = shared.rglob("progress.json")
     progress = Progress.read(path)
     assert progress.step == progress.total, "written before the last checkpoint is"

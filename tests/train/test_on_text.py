@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.train.problems import Outcome, request
+from tests.train.problems import Outcome, request, submitted
 from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot, SnapshotTarget
 from trainwright.errors import InputError
@@ -18,7 +18,6 @@ from trainwright.score.score import write_model_predictions
 from trainwright.serving.columns import to_tokens
 from trainwright.serving.prediction_file import predict_file
 from trainwright.smoke_test.__main__ import main
-from trainwright.train.submit import submit
 from trainwright.train.submit.checks import check_snapshot
 
 NETWORK = {"kind": "lm", "text": "body", "context": 32, "width": 32, "layers": 1, "heads": 2}
@@ -51,9 +50,7 @@ def request_of(corpus: Path, **network: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def made(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    folder = tmp_path_factory.mktemp("made")
-    places = (folder / name for name in ("model", "predictions", "summary.md", "report.html"))
-    return Outcome(folder, submit(request_of(corpus), *places))
+    return submitted(request_of(corpus), tmp_path_factory.mktemp("made"))
 
 
 def test_model_learns_bytes_better_than_their_frequencies(made: Outcome, corpus: Path) -> None:

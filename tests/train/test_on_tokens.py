@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from tests.train.problems import Outcome, request
+from tests.train.problems import Outcome, request, submitted
 from trainwright import serving, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import InputError
 from trainwright.experiment import Training, read_network
 from trainwright.score.score import write_model_predictions
-from trainwright.train.submit import submit
 from trainwright.train.submit.checks import check_network
 
 VOCABULARY, CONTEXT = 8, 16
@@ -71,9 +70,7 @@ def made(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """A language model that was trained in two processes."""
     asked = request(corpus, training=TRAINING)
     asked = type(asked)(**vars(asked) | {"network": json.dumps(NETWORK)})
-    folder = tmp_path_factory.mktemp("lm")
-    places = (folder / name for name in ("model", "predictions", "summary.md", "report.html"))
-    return Outcome(folder, submit(asked, *places))
+    return submitted(asked, tmp_path_factory.mktemp("lm"))
 
 
 def test_in_production_it_scores_the_same_rows_as_its_training_did(
@@ -154,7 +151,6 @@ def test_a_token_outside_the_vocabulary_that_is_only_to_be_scored_is_found_befor
     tables.write_snapshot(tmp_path / "set", parts, parents={}, roles={"key": "id"})
     asked = request(tmp_path / "set", training=TRAINING | {"epochs": 1000}, resources={"processes": 1})
     asked = type(asked)(**vars(asked) | {"network": json.dumps(NETWORK)})
-    places = (tmp_path / name for name in ("model", "predictions", "summary.md", "report.html"))
     with pytest.raises(InputError, match=r"tokens lie in \[1, 9\]; a vocabulary of 8 has 0 to 7"):
-        submit(asked, *places)
+        submitted(asked, tmp_path)
     assert not list(tmp_path.rglob("progress.json"))

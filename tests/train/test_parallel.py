@@ -1,10 +1,7 @@
 """Every way to divide a training over processes gives what a single process gives."""
 
 import functools
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.parallel_trainings import MOVED, MOVES, WAYS, Result, train
+from tests.train import clean
+from tests.train.parallel_trainings import MOVED, MOVES, WAYS, Result, main, train
 from tests.train.problems import Outcome, run
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, Mlp, Network, Training
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit.checks import check_parallelism
 
-ROOT = Path(__file__).resolve().parents[2]
 COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
@@ -29,18 +26,18 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]
     folder = tmp_path_factory.mktemp("divided")
 
     @functools.cache
-    def started(processes: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", "-m", "tests.train.parallel_trainings", str(folder)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
-        )
+    def said(processes: int) -> str:
+        started = [
+            clean.start(main, folder, said=folder / f"said-{rank}", **place)
+            for rank, place in enumerate(clean.places(*((rank, processes) for rank in range(processes))))
+        ]
+        clean.all_ended(started, within_s=900)
+        return "".join((folder / f"said-{rank}").read_text()[-4000:] for rank in range(processes))
 
     def of(name: str) -> Result:
-        done = started(WAYS[name].processes if name in WAYS else MOVED)
+        errors = said(WAYS[name].processes if name in WAYS else MOVED)
         path = folder / f"{name}.pt"
-        assert path.exists(), done.stderr[-8000:]
+        assert path.exists(), errors
         return Result(**torch.load(path))
 
     return of
