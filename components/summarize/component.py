@@ -36,5 +36,6 @@ def summarize(
     job, task = status.pipeline_job_resource_name or "", status.pipeline_task_name or ""
     ending = FinalStatus(status.state or "", job, task, status.error_code or 0, status.error_message or "")
     places = Path(page.path), Path(summary.path), Path(run.path)
-    write(root_of(run.uri), ending, *places, in_cluster(), folder=page.uri.rpartition("/")[0])
+    folder = page.uri.rpartition("/")[0]
+    write(root_of(run.uri), ending, *places, in_cluster(), folder, section, registry)
     describe("summarize", run, page, summary)
