@@ -243,7 +243,7 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
         if not local:
             steps = [RunStep(record.step, "done", record) for record in _records(root, store, problems)]
     steps = [replace(step, metrics=_metrics(step, store)) for step in steps]
-    request = _request(root, store, problems) if local else {"arguments": arguments}
+    request = _request(root, store) if local else {"arguments": arguments}
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
@@ -414,12 +414,11 @@ def _local_step(task: dict[str, Any], store: _Store, problems: list[str]) -> Run
     )
 
 
-def _request(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
+def _request(root: str, store: _Store) -> dict[str, Any]:
     """Read pipeline, arguments and time of a local run; empty if they cannot be read."""
     try:
         return dict(read_json(store.read(f"{root.rstrip('/')}/{REQUEST}")))
-    except Exception as error:
-        problems.append(f"{REQUEST} cannot be read: {_line(error)}")
+    except Exception:
         return {}
 
 
