@@ -22,7 +22,7 @@ from trainwright.errors import (
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
 from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_workflow
-from trainwright.tracking.history import HISTORY_FILE, history_key
+from trainwright.tracking.history import HISTORY_FILE, MLFLOW_KEY, history_key
 
 OWN = "summarize"
 """The verb of this step, with which the name of its task begins."""
@@ -437,9 +437,11 @@ def _metrics(step: RunStep, store: _Store) -> dict[str, float]:
 
 
 def _histories(root: str, steps: Sequence[RunStep], store: _Store) -> list[str]:
-    """Return the keys under which MLflow has the curves of the trainings of a run, also of failed ones."""
+    """Return the keys under which MLflow has the study and the curves of a run, also of a failed training."""
     found = []
     for step in steps:
+        if step.record and step.state == "done" and (key := step.record.config.get(MLFLOW_KEY)):
+            found.append(str(key))
         try:
             if step.name == "train" and step.state != "cached":
                 uris = store.find(f"{root.rstrip('/')}/{step.name}", HISTORY_FILE)

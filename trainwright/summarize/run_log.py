@@ -31,7 +31,7 @@ from trainwright.tracking.history import kfp_destination
 from trainwright.tracking.run_log import RunEntry, RunLog, SentRun, write_log
 from trainwright.tracking.server import open_client, persist
 
-DEADLINE_S, RETRY_S = 30.0, 5.0
+DEADLINE_S, RETRY_S = 60.0, 5.0
 """For the process that sends, and for an outage of MLflow: somebody waits for the end of the run."""
 
 _AGAIN = "The log is kept: the next run sends it, or `trainwright runs upload`."
