@@ -142,7 +142,7 @@ class Containers:
                     output = container.logs(stream=True, follow=True)  # from its first line
                 if call.step.timeout_s:
                     timer.start()
-                if self._processes.cancelled.is_set():
+                if self._processes.must_stop(closing=call.step.closing):
                     container_reaper.stop(container, self._processes.grace_s)
                 with container_engine.answering(call.name):
                     code = _followed(container, output, call.log)

@@ -51,12 +51,13 @@ class Processes:
         grace_s: Seconds between asking a step to stop and killing it.
         lock: Descriptor that holds the run's folder; a reaper keeps it until the last step has ended.
         cancelled: Set when the run is to stop.
+        hurried: Set when that was said twice: not even an exit handler runs any more.
         observers: Called when the run is to stop, with whether that was said before; each returns at once.
     """
 
     def __init__(self, grace_s: float = GRACE_S, lock: int | None = None) -> None:
         self.grace_s, self.lock = grace_s, lock
-        self.cancelled = threading.Event()
+        self.cancelled, self.hurried = threading.Event(), threading.Event()
         self.observers: list[Callable[[bool], None]] = []
         self._live: set[int] = set()
         self._scratch = ""
@@ -94,9 +95,15 @@ class Processes:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def must_stop(self, *, closing: bool) -> bool:
+        """Tell whether a step must not run any more; ``closing`` is that of an exit handler."""
+        return self.hurried.is_set() if closing else self.cancelled.is_set()
+
     def _stop(self, number: int, _: FrameType | None) -> None:
         again = self.cancelled.is_set()
         self.cancelled.set()
+        if again:
+            self.hurried.set()
         self._end(tuple(self._live), signal.SIGKILL if again else number)
         for notify in self.observers:
             notify(again)
@@ -117,11 +124,18 @@ class Processes:
             last.start()
 
     def run(
-        self, command: Sequence[str], variables: Mapping[str, str], log: Path, timeout_s: float = 0.0
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
+        timeout_s: float = 0.0,
+        *,
+        closing: bool = False,
     ) -> Ended:
         """Run a command to its end and append its output to a log.
 
-        ``variables`` are its complete environment; a ``timeout_s`` of 0 is none. Background processes that it
+        ``variables`` are its complete environment; a ``timeout_s`` of 0 is none; one that is ``closing`` also
+        runs in a cancelled run. Background processes that it
         left in its session are stopped, as the end of a container would.
         """
         late = threading.Event()
@@ -144,7 +158,7 @@ class Processes:
         timer.daemon = True
         if timeout_s:
             timer.start()
-        if self.cancelled.is_set():
+        if self.must_stop(closing=closing):
             self._end((process.pid,), signal.SIGTERM)
         try:
             code = process.wait()

@@ -16,6 +16,7 @@ from typing import Any
 
 from trainwright import credentials
 from trainwright.authoring import pipeline_spec
+from trainwright.authoring.source import store_changes
 from trainwright.errors import (
     DataRefused,
     InputError,
@@ -114,6 +115,7 @@ def run(
     listener: Listener | None = None,
     machine: Environments | None = None,
     engine: Engine | None = None,
+    source: Path | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
     """Run a compiled pipeline on this machine.
@@ -131,6 +133,7 @@ def run(
         listener: Receives the events.
         machine: The environments; this library's when None.
         engine: Runs each step in a container of its image instead.
+        source: Folder of the experiment; its changes since the commit are stored beside the run.
         grace_s: Seconds between asking a step to stop and killing it.
 
     Raises:
@@ -151,6 +154,9 @@ def run(
     engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
     if not resumed:
         folder, request = run_folder.create(runs_folder, name, dict(arguments), continues=run_id)
+
+    if source:
+        store_changes(source, folder)
 
     def conduct(execute: Execute, own: Path) -> None:
         document = kfp_spec.for_local_run(pipeline, request.run, request.created, str(folder))
@@ -286,7 +292,7 @@ class _Run:
 
     def _execute(self, execution: Execution, call: invocation.Invocation) -> bool:
         """Run one task for kfp.local; never raises, so that an exit handler still runs."""
-        if self._processes.cancelled.is_set():
+        if self._processes.must_stop(closing=call.step.closing):
             return False
         start = time.monotonic()
         self._notify(self._listener.task_started, call.name, call.step.toolchain)

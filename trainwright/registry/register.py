@@ -2,9 +2,8 @@
 
 import json
 import platform
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,8 @@ from urllib.parse import quote, urlsplit
 import yaml  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Model
-from trainwright.documents import Document, canonical, read_json
+from trainwright.artifacts.record import SOURCE_PATCH
+from trainwright.documents import Document, canonical, flatten, read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
@@ -37,6 +37,7 @@ from trainwright.report import markdown
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
+from trainwright.tracking.run_log import mlflow_name
 from trainwright.tracking.server import open_client, persist
 
 if TYPE_CHECKING:
@@ -56,13 +57,15 @@ def _description(candidate: Candidate) -> str:
     return text[:_LONGEST_DESCRIPTION]
 
 
-def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
-    """Collect verdicts, trial, records and the model card for the upload."""
+def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path], source: Path) -> None:
+    """Collect verdicts, trial, records, the model card and changes of the source for the upload."""
     for name, place in zip(("data", "model"), verdicts, strict=True):
         (folder / name).mkdir(parents=True)
         for path in sorted(place.glob("*.json")):
             (folder / name / path.name).write_bytes(path.read_bytes())
     candidate.trial.write(folder)
+    if source.exists():
+        shutil.copyfile(source, folder / SOURCE_PATCH)
     cards = [candidate.folder / "README.md", verdicts[1] / markdown.CARD_FILE]
     trained, evaluated = (card.read_text() if card.is_file() else "" for card in cards)
     if trained or evaluated:
@@ -102,26 +105,14 @@ def _tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: s
 
 def _params(candidate: Candidate) -> dict[str, Any]:
     """Return the flattened configuration of the training."""
-    return {name: str(value)[:_LONGEST_PARAM] for name, value in _flatten("", candidate.model.config)}
-
-
-def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, entry in value.items():
-            yield from _flatten(f"{prefix}.{name}" if prefix else _mlflow_name(str(name)), entry)
-    else:
-        yield _mlflow_name(prefix), value
+    flat = flatten(candidate.model.config)
+    return {mlflow_name(name): str(value)[:_LONGEST_PARAM] for name, value in flat.items()}
 
 
 def _metrics(candidate: Candidate) -> dict[str, float]:
     """Return the metrics of the training and the values of the verdict's rules."""
     rules = {f"evaluate.{rule.name}": rule.value for rule in candidate.model_verdict.rules}
-    return {_mlflow_name(name): value for name, value in (candidate.model.metrics | rules).items()}
-
-
-def _mlflow_name(name: str) -> str:
-    """Replace characters that MLflow rejects in a name."""
-    return re.sub(r"[^\w. /:-]", "_", name)
+    return {mlflow_name(name): value for name, value in (candidate.model.metrics | rules).items()}
 
 
 LOADER = "trainwright.serving"
@@ -264,7 +255,8 @@ def register(
         trial: Folder of smoke_test's trial.
         registry: MLflow, the model's name, and the audit.
         commit: Git commit of the experiment; may be empty.
-        folder: Gets ``registration.json`` and the record.
+        folder: Gets ``registration.json`` and the record. In a local run, the changes of the experiment since
+            ``commit`` lie beside the folder of its step, and become evidence.
         summary: Path of a Markdown file with the lineage.
 
     Raises:
@@ -280,9 +272,9 @@ def register(
     client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = _tags(candidate, locks, commit, registry.author)
-    keys = Keyring.of(registry)
+    keys, source = Keyring.of(registry), folder.absolute().parents[1] / SOURCE_PATCH
     entry, before = persist(
-        lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict)),
+        lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict), source),
         uri,
         retry_s,
         hint=_RETRY_HINT,
@@ -312,6 +304,7 @@ def _find_or_create(
     candidate: Candidate,
     labels: Mapping[str, str],
     verdicts: tuple[Path, Path],
+    source: Path,
 ) -> tuple["ModelVersion", bool]:
     """Find or create the version, continuing a killed attempt; return it and whether it existed."""
     from mlflow.exceptions import MlflowException
@@ -320,7 +313,7 @@ def _find_or_create(
     before = find_version(client, name, key) is not None
     if not before:
         try:
-            _create(client, registry, candidate, labels, verdicts)
+            _create(client, registry, candidate, labels, verdicts, source)
         except MlflowException:
             # Another process may have created it meanwhile, and deleted the run that was filled here.
             if find_version(client, name, key) is None:
@@ -337,6 +330,7 @@ def _create(
     candidate: Candidate,
     labels: Mapping[str, str],
     verdicts: tuple[Path, Path],
+    source: Path,
 ) -> None:
     """Log the run, its files, and the version."""
     name, key = registry.model, candidate.key(registry.model)
@@ -348,7 +342,7 @@ def _create(
         write_mlflow_model(
             candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time
         )
-        write_evidence(proof, candidate, verdicts)
+        write_evidence(proof, candidate, verdicts, source)
         log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
     create_version(client, name, key, run, labels, _description(candidate))
 
