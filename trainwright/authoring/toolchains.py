@@ -28,8 +28,12 @@ def default_folder() -> Path:
     """Return the folder of the environments: beside the library in a repository, else in the user's cache."""
     if locks().parent == LIBRARY.parent:
         return LIBRARY.parent / ".environments"
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "trainwright" / trainwright.__version__ / "environments"
+    return user_cache() / trainwright.__version__ / "environments"
+
+
+def user_cache() -> Path:
+    """Return the folder of this library in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainwright"
 
 
 @dataclass(frozen=True)

@@ -278,6 +278,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": step_commands.compare,
     "curves": step_commands.curves,
     "lineage": run_commands.lineage,
+    "reproduce": run_commands.reproduce,
     "compile": compile_all,
     "interface-diff": interface_diff,
 }
