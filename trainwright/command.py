@@ -69,7 +69,7 @@ def go_on_unheard() -> None:
 
 
 @contextlib.contextmanager
-def stopped_together(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+def stopped_together(process: "subprocess.Popen[Any]") -> Iterator[list[int]]:
     """Forward signals to a process so that it ends by itself, and yield the signals received.
 
     A terminal sends Ctrl-C to both processes; CI cancels only this one. A signal that our parent made us

@@ -64,6 +64,11 @@ class ToolchainEnvironment:
         return self.locks.digest
 
     @property
+    def digests(self) -> set[str]:
+        """The digests that an environment may be made from: of its locks, and of those for GPUs."""
+        return {self.digest, replace(self, gpu=True).digest}
+
+    @property
     def path(self) -> Path:
         """The environment itself."""
         return self.folder / self.toolchain
@@ -97,8 +102,7 @@ class ToolchainEnvironment:
             return "has not been made" if not self.path.exists() else "is not complete"
         if not self.made_from:
             return "is not complete"
-        either = {self.digest, replace(self, gpu=True).digest}
-        return "" if self.made_from in either else "is older than its lock"
+        return "" if self.made_from in self.digests else "is older than its lock"
 
 
 def lock_digest(toolchain: str) -> str:

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import trainwright
 from trainwright import tracking
 from trainwright.authoring import pipeline_spec
 from trainwright.authoring.toolchains import LIBRARY, ToolchainEnvironment, locks
+from trainwright.command import stopped_together
 from trainwright.errors import DependencyError, InputError
 from trainwright.reproduce.recorded_run import RecordedRun
 
@@ -141,15 +142,8 @@ def _python(root: Path, worktree: Path) -> tuple[tuple[str, ...], dict[str, str]
     here, there = (folder / "images" / _AUTHORING for folder in (root, worktree))
     if there.exists() and here.read_bytes() == there.read_bytes():
         return (sys.executable, "-P"), {"PYTHONPATH": str(worktree)}
-    done = subprocess.run(  # noqa: S603
-        ["make", "-C", str(worktree), f"PYTHON={Path(sys.executable).resolve()}", "cli"],  # noqa: S607
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        what = f"its command line could not be made: {done.stderr.strip()[-500:]}"
-        raise DependencyError(what, where=str(worktree), hint="Run there: make cli")
+    command = ["make", "-C", str(worktree), f"PYTHON={Path(sys.executable).resolve()}", "cli"]
+    _prepare(command, dict(os.environ), worktree, "make cli")
     return (str(worktree / ".venv" / "bin" / "python"), "-P"), {}
 
 
@@ -184,13 +178,23 @@ def _make_environments(pipeline: str, library: Library) -> None:
     for name in toolchains:
         made = ToolchainEnvironment(name)
         same = ToolchainEnvironment(name, folder, library.root / "images")
-        if made.made_from == same.digest and same.problem():
+        if made.made_from in same.digests and same.problem():
             _link(made.path, same.path)
     command, variables = library.call("setup", *toolchains)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)  # noqa: S603
-    if done.returncode:
-        what = f"its environments could not be made: {(done.stderr or done.stdout).strip()[-500:]}"
-        raise DependencyError(what, where=str(library.root), hint="Run there: make environments")
+    _prepare(command, variables, library.root, "make environments")
+
+
+def _prepare(command: Sequence[str], variables: Mapping[str, str], worktree: Path, by_hand: str) -> None:
+    """Run a command that makes a part of a worktree; it stops together with this process."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=variables, **pipes) as process:  # noqa: S603
+        with stopped_together(process) as received:
+            printed, _ = process.communicate()
+        if received:
+            raise KeyboardInterrupt
+    if process.returncode:
+        what = f"the library could not be prepared: {printed.strip()[-500:]}"
+        raise DependencyError(what, where=str(worktree), hint=f"Run there: {by_hand}")
 
 
 def _toolchains(compiled: Path) -> Sequence[str]:

@@ -14,7 +14,7 @@ from trainwright.authoring.environments import python
 from trainwright.authoring.toolchains import LIBRARY
 from trainwright.command import stopped_together
 from trainwright.documents import Document
-from trainwright.errors import ERRORS, InputError, InternalError, Preempted
+from trainwright.errors import ERRORS, InputError, InternalError
 from trainwright.local.package_command import run_package
 from trainwright.local.run_folder import Task, Tasks
 from trainwright.reproduce.comparison import DIFFERENT, EQUAL, IDENTICAL, ComparedStep, compare_steps
@@ -203,14 +203,14 @@ def _run(pipeline: str, arguments: Mapping[str, Any], library: Library, output: 
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((output / "run.log").open("w")) if quiet else None
         process = stack.enter_context(subprocess.Popen(command, env=variables, stdout=log))  # noqa: S603
-        with stopped_together(process):
+        with stopped_together(process) as received:
             code = process.wait()
+        if received:
+            raise KeyboardInterrupt
     made = sorted(runs.glob(f"*/{Tasks.FILE}"))
     if not made:
         kind = ERRORS.get(code, InternalError)
         raise kind("the repetition did not start", where=str(output), hint="The lines above say why.")
-    if code == Preempted.code:
-        raise Preempted("the repetition was stopped", where=str(made[-1].parent))
     return made[-1].parent
 
 

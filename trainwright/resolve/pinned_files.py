@@ -10,7 +10,8 @@ from pathlib import Path
 from trainwright.artifacts import Listing, PinnedSource
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment import Data
-from trainwright.sources import PINNED, list_source
+from trainwright.sources import list_source
+from trainwright.sources.sources import PINNED
 from trainwright.storage import Access, ObjectChanged, exists, fetch, head, local_path, take_listing
 from trainwright.storage.checksums import digest_files
 
@@ -89,7 +90,7 @@ def _require_same(pinned: PinnedSource, access: Access) -> Listing:
     for entry in pinned.files:
         if not entry.version and not exists(entry.uri, access):
             raise InputError(f"this file is gone: expected {entry.checksum}", where=entry.uri, hint=_HINT)
-    local = [entry for entry in pinned.files if local_path(entry.uri) is not None]
+    local = [head(entry.uri) for entry in pinned.files if local_path(entry.uri) is not None]
     now = {entry.uri: entry for entry in digest_files(local)}
     for entry in pinned.files:
         found = now.get(entry.uri) or head(entry.uri, entry.version, access)
