@@ -118,8 +118,9 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 def runs_show(run: RunId, runs: Runs = RUNS, as_json: Json = False) -> None:
     """Show one run: steps, results, versions and reports."""
     with reported(as_json):
+        from trainwright.lineage import VERSIONS
         from trainwright.local.run_folder import Tasks, require_run
-        from trainwright.local.run_index import VERSIONS, read_run
+        from trainwright.local.run_index import read_run
 
         folder = require_run(runs, run)
         one = read_run(folder)

@@ -186,8 +186,9 @@ def _make_environments(pipeline: str, library: Library) -> None:
 
 def _prepare(command: Sequence[str], variables: Mapping[str, str], worktree: Path, by_hand: str) -> None:
     """Run a command that makes a part of a worktree; it stops together with this process."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, env=variables, **pipes) as process:  # noqa: S603
+    with subprocess.Popen(  # noqa: S603
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         with stopped_together(process) as received:
             printed, _ = process.communicate()
         if received:
