@@ -125,7 +125,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     done = call(folder, "run", "train_and_register", "--config", "job/experiment.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = [path.parent for path in (folder / "runs").glob("*/run.json")]
-    (run / "source.patch").write_text(git(folder, "diff", "--binary"))
+    (run / "source.patch").write_text(f"# Changes since commit {commit}\n" + git(folder, "diff"))
     git(folder, "checkout", "--quiet", ".")
 
     with (folder / "trainwright/train/defaults.py").open("a") as file:
@@ -161,12 +161,9 @@ def test_run_of_an_earlier_commit_with_changes_is_identical(clone: Clone, tmp_pa
 
 
 def test_registered_version_is_reproduced_from_mlflow_alone(clone: Clone, tmp_path: Path) -> None:
-    named = ("late@candidate", tmp_path / "again", "--uri", f"sqlite:///{clone.folder / 'mlflow.db'}")
-    code, error = clone.reproduce(*named)
-    assert code == 10, "nobody recorded the changes yet"
-    assert "nobody recorded them" in error["hint"]
     log_patch(clone)
-    code, made = clone.reproduce(named[0], tmp_path / "more", *named[2:])
+    uri = json.loads(clone.registry)["tracking_uri"]
+    code, made = clone.reproduce("late@candidate", tmp_path / "again", "--uri", uri)
     assert (code, made["of"], made["verdict"]) == (0, "late/1", IDENTICAL)
     assert {step["step"] for step in made["steps"]} == {"ingest", "validate", "join", "train", "evaluate"}
 
@@ -218,16 +215,30 @@ def test_record_that_contradicts_a_later_one_is_rejected(clone: Clone, tmp_path:
         changed(clone, tmp_path, "ingest", change)
 
 
-def test_other_library_than_the_commit_has_is_rejected(clone: Clone, tmp_path: Path) -> None:
-    patch = clone.runs / clone.run / "source.patch"
-    before = patch.read_text()
-    patch.write_text(before.replace("DATA", "rows"))
+@pytest.mark.parametrize(
+    ("patch", "what", "hint"),
+    [
+        ("", "has digest", "nobody recorded them"),
+        ("# only new files\n", "with its changes has", "The record or the commit was changed"),
+        ("--- a/no.py\n+++ b/no.py\n@@ -1 +1 @@\n-a\n+b\n", "do not apply to commit", "cut or redacted"),
+    ],
+    ids=["without the changes", "with other changes", "with changes that do not apply"],
+)
+def test_library_that_is_not_the_recorded_one_is_rejected(
+    clone: Clone, tmp_path: Path, patch: str, what: str, hint: str
+) -> None:
+    path = clone.runs / clone.run / "source.patch"
+    before = path.read_text()
+    path.write_text(patch)
     try:
+        if not patch:
+            path.unlink()
         code, error = clone.reproduce(clone.run, tmp_path / "again")
     finally:
-        patch.write_text(before)
+        path.write_text(before)
     assert code == 10
-    assert f"commit {clone.commit[:12]} with its changes has" in error["what"]
+    assert what in error["what"]
+    assert hint in error["hint"]
 
 
 def test_difference_names_the_step_and_the_lock_that_differs(clone: Clone, tmp_path: Path) -> None:

@@ -133,7 +133,14 @@ def _worktree(root: Path, sha: str, patch: Path | None, cache: Path) -> Path:
     git(folder, "reset", "--hard", "--quiet", sha)
     git(folder, "clean", "-fdq")
     if patch:
-        git(folder, "apply", "--binary", str(patch.resolve()))
+        try:
+            git(folder, "apply", "--allow-empty", str(patch.resolve()))  # one may only name untracked files
+        except DependencyError as error:
+            raise InputError(
+                f"the recorded changes do not apply to commit {sha[:12]}: {error.what}",
+                where=str(patch),
+                hint="It may be cut or redacted: its first lines say so.",
+            ) from None
     return folder
 
 

@@ -15,8 +15,8 @@ from trainwright.local.run_folder import Request, Tasks, record_of, require_run
 PATCH = "source.patch"
 """Uncommitted changes of the library's checkout, in a run's folder and among the evidence of a version."""
 
-BESIDE = {"schema": "schema", "baseline": "baseline", "serving": "serving", "features": "features"}
-"""Plain files that a run reads beside its rows: outputs of ``resolve``, and names of its listings."""
+BESIDE = ("schema", "baseline", "serving", "features")
+"""Files that a run reads beside its rows: names of the listings of ``resolve``."""
 
 _SECTIONS = {"ingest": "data", "validate": "validation", "join": "features", "evaluate": "evaluation"}
 """Sections that the record of a step contains whole."""
@@ -98,17 +98,10 @@ def from_folder(runs: Path, run: str) -> RecordedRun:
         raise InputError(what, where=str(folder), hint="Name a run of train_and_register.")
     production = next((task for task in finished.values() if task.verb == "get_production_model"), None)
     listings = Path(resolved.outputs["listing"].uri)
-    data = dict(request.arguments.get("data", {})) | {"source": resolved.parameters["source"]}
-    sources = {
-        "source": _pinned(listings, resolved.parameters["source"], resolved.parameters["version"], data)
-    }
-    references = resolved.parameters.get("references", {})
+    sources = {"source": _pinned(listings, request.arguments.get("data", {}))}
     for name in BESIDE:
-        listing = listings / name
-        if (listing / Listing.FILE).exists():
-            version = Listing.read(listing).content_digest
-            location = {**resolved.parameters, **references}.get(name) or Listing.read(listing).source
-            sources[name] = _pinned(listing, location, version)
+        if (listings / name / Listing.FILE).exists():
+            sources[name] = _pinned(listings / name)
     registered = production.parameters.get("registered", "") if production else ""
     settings = next(
         (record.config for record in records.values() if record.step == "get_production_model"), {}
@@ -130,9 +123,12 @@ def from_folder(runs: Path, run: str) -> RecordedRun:
     )
 
 
-def _pinned(listing: Path, source: str, version: str, data: Mapping[str, Any] | None = None) -> PinnedSource:
-    found = Listing.read(listing)
-    return PinnedSource(source=source, version=version, files=found.files, data=dict(data or {}))
+def _pinned(folder: Path, data: Mapping[str, Any] | None = None) -> PinnedSource:
+    listing = Listing.read(folder)
+    section = {} if data is None else {**data, "source": listing.source}
+    return PinnedSource(
+        source=listing.source, version=listing.content_digest, files=listing.files, data=section
+    )
 
 
 def from_evidence(name: str, registry: str, folder: Path, tags: Mapping[str, str]) -> RecordedRun:

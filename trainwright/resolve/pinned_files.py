@@ -12,7 +12,16 @@ from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment import Data
 from trainwright.sources import list_source
 from trainwright.sources.sources import PINNED
-from trainwright.storage import Access, ObjectChanged, exists, fetch, head, local_path, take_listing
+from trainwright.storage import (
+    Access,
+    ObjectChanged,
+    exists,
+    fetch,
+    head,
+    local_path,
+    parse_commit,
+    take_listing,
+)
 from trainwright.storage.checksums import digest_files
 
 _HINT = "Restore these bytes where they were, or name a folder that has them: --data FOLDER."
@@ -49,9 +58,9 @@ def restore(pinned: PinnedSource, folder: Path) -> str:
 def locate(pinned: PinnedSource) -> tuple[str, str]:
     """Return the prefix of a source's paths, and the folder in its place, where all its bytes are.
 
-    Both are empty if they are where they were. Other files beside them do not matter.
+    Both are empty if they are where they were, or in a commit of a repository. Other files do not matter.
     """
-    return _located(pinned, Access())[0]
+    return ("", "") if parse_commit(pinned.source) else _located(pinned, Access())[0]
 
 
 def _moves(pinned: PinnedSource) -> Iterator[tuple[str, str]]:
