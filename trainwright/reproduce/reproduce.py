@@ -21,8 +21,13 @@ from trainwright.reproduce.comparison import DIFFERENT, EQUAL, IDENTICAL, Compar
 from trainwright.reproduce.library import Library, library_of
 from trainwright.reproduce.recorded_run import RecordedRun, from_evidence
 
-_OWN = {"data": ("store", "remember"), "validation": ("statistics_store",), "training": ("tracking",)}
-"""Keys that would write outside of the reproduction."""
+_REMOVED = (
+    *("data.source", "data.store", "data.remember", "validation.statistics_store"),
+    *("training.tracking.uri", "training.checkpoints.store", "training.feeding.cache"),
+    *("tuning.study", "tuning.storage", "resources.placement", "run"),
+    "data.quality.fresh_within_s",  # the age of the source was judged in its time; the copies are new
+)
+"""Arguments that would write outside of the repetition, resume the run, or send alerts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,17 +158,14 @@ def _restore(sources: Mapping[str, PinnedSource], folder: Path, roots: Sequence[
 
 def _arguments(run: RecordedRun, output: Path, moved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the repetition: those of the run, with what it reads and writes moved."""
-    made = {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in run.arguments.items()
-    }
-    for section, keys in _OWN.items():
-        made[section] = {key: value for key, value in made.get(section, {}).items() if key not in keys}
-    data, validation, features = made["data"], made["validation"], made.get("features", {})
-    data.pop("source", None)
-    # The age of the source was judged in its time; the copies are new.
-    data["quality"] = {
-        key: value for key, value in (data.get("quality") or {}).items() if key != "fresh_within_s"
-    }
+    made: dict[str, Any] = json.loads(json.dumps(run.arguments))
+    for path in _REMOVED:
+        *parents, last = path.split(".")
+        section = made
+        for name in parents:
+            section = section.get(name) or {}
+        section.pop(last, None)
+    validation, features = (made.setdefault(name, {}) for name in ("validation", "features"))
     made["source"] = moved["source"]
     made["schema"] = moved.get("schema") or (
         str(output / "data" / "schema.pbtxt") if made.get("schema") else ""
@@ -171,14 +173,14 @@ def _arguments(run: RecordedRun, output: Path, moved: Mapping[str, Any]) -> dict
     if "baseline" in moved:
         validation["baseline"] = moved["baseline"]
     if "serving" in moved:
-        validation["serving_log"] = dict(validation["serving_log"]) | {"source": moved["serving"]}
+        validation["serving_log"]["source"] = moved["serving"]
     if "features" in moved:
         old, new = moved["features"]
         for key in ("repository", "source"):
             features[key] = new + features[key].removeprefix(old) if old else features[key]
     registry = {key: made["registry"][key] for key in ("model", "override") if made["registry"].get(key)}
     made["registry"] = registry | {"tracking_uri": f"sqlite:///{output / 'mlflow.db'}"}
-    resources = {key: value for key, value in made.get("resources", {}).items() if key != "placement"}
+    resources = made.get("resources", {})
     nodes = resources.get("nodes", 1)
     sizes = {key: nodes * resources[key] for key in ("processes", "gpus") if key in resources}
     made["resources"] = resources | sizes | {"launcher": "local", "nodes": 1}
