@@ -9,6 +9,7 @@ from typing import Any
 from trainwright.artifacts import Listing, PinnedSource, Record
 from trainwright.documents import read_json
 from trainwright.errors import InputError
+from trainwright.experiment import Experiment
 from trainwright.lineage import VERSIONS, ancestors
 from trainwright.local.run_folder import Request, Tasks, record_of, require_run
 
@@ -160,17 +161,17 @@ def from_evidence(name: str, registry: str, folder: Path, tags: Mapping[str, str
     pinned = sections["data"].pop("pinned", {})
     location = str(sections["data"]["source"])
     production = tags.get("trainwright.baseline_version", "")
+    sections |= {"network": trained["network"], "training": trained["training"]}
+    sections["resources"] = {"processes": trained["processes"]}
+    sections["registry"] = {key: read_json(registry)[key] for key in ("model", "tracking_uri")}
+    experiment = Experiment.check(sections, f"the records of {name}")
     return RecordedRun(
         name=name,
         pipeline="train_and_register",
-        arguments=sections
+        arguments=experiment.to_parameter(as_written=True)
         | {
             "source": location,
             "schema": files["schema"]["source"],
-            "network": trained["network"],
-            "training": trained["training"],
-            "resources": {"processes": trained["processes"]},
-            "registry": {"model": read_json(registry)["model"]},
             "commit": tags.get("trainwright.git_sha", "none"),
         },
         date=ingest.started[:10],

@@ -14,12 +14,15 @@ from trainwright.authoring.environments import python
 from trainwright.authoring.toolchains import LIBRARY
 from trainwright.command import stopped_together
 from trainwright.documents import Document
-from trainwright.errors import ERRORS, InputError, InternalError
+from trainwright.errors import ERRORS, DataRefused, InputError, InternalError, ModelRefused
 from trainwright.local.package_command import run_package
 from trainwright.local.run_folder import Task, Tasks
 from trainwright.reproduce.comparison import DIFFERENT, EQUAL, IDENTICAL, ComparedStep, compare_steps
 from trainwright.reproduce.library import Library, library_of
 from trainwright.reproduce.recorded_run import RecordedRun, from_evidence
+
+_COMPARABLE = frozenset({0, DataRefused.code, ModelRefused.code})
+"""Exit codes of a run that came to an end, if only to the decision of a gate."""
 
 _REMOVED = (
     *("data.source", "data.store", "data.remember", "validation.statistics_store"),
@@ -105,9 +108,9 @@ def reproduce(
     if run.production:
         _copy_production(run, output)
     fetched = time.monotonic()
-    folder = _run(run.pipeline, arguments, library, output, quiet=quiet)
+    folder, code = _run(run.pipeline, arguments, library, output, quiet=quiet)
     tasks = {task.step: task for task in Tasks.read(folder).tasks}
-    _require_finished(run, folder, tasks)
+    _require_finished(run, folder, tasks, code)
     steps = tuple(compare_steps(run, tasks, tolerance, _largest_difference))
     made = Reproduction(
         of=run.name,
@@ -194,7 +197,10 @@ def _copy_production(run: RecordedRun, output: Path) -> None:
     run_package(python("mlflow"), *words)
 
 
-def _run(pipeline: str, arguments: Mapping[str, Any], library: Library, output: Path, *, quiet: bool) -> Path:
+def _run(
+    pipeline: str, arguments: Mapping[str, Any], library: Library, output: Path, *, quiet: bool
+) -> tuple[Path, int]:
+    """Run the steps, and return the folder of the run and its exit code."""
     runs = output / "runs"
     words = [
         word
@@ -213,11 +219,14 @@ def _run(pipeline: str, arguments: Mapping[str, Any], library: Library, output: 
     if not made:
         kind = ERRORS.get(code, InternalError)
         raise kind("the repetition did not start", where=str(output), hint="The lines above say why.")
-    return made[-1].parent
+    return made[-1].parent, code
 
 
-def _require_finished(run: RecordedRun, folder: Path, tasks: Mapping[str, Task]) -> None:
+def _require_finished(run: RecordedRun, folder: Path, tasks: Mapping[str, Task], code: int) -> None:
     """Raise the error of a step that failed in the repetition, and not in the run."""
+    if code not in _COMPARABLE and all(task.state != "failed" for task in tasks.values()):
+        kind = ERRORS.get(code, InternalError)
+        raise kind("the repetition failed", where=str(folder), hint="The lines above say why.")
     for name, task in tasks.items():
         if task.state == "failed" and name in run.records:
             kind = ERRORS.get(task.error["code"], InternalError)
