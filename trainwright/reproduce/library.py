@@ -69,9 +69,11 @@ def library_of(run: RecordedRun, cache: Path) -> Library:
             where=str(root),
             hint="Fetch it (git fetch), or call this command in a clone that has it.",
         )
-    worktree = _worktree(root, sha, run.patch, cache)
+    worktree, fresh = _worktree(root, sha, run.patch, cache)
     library = Library(*_python(root, worktree), root=worktree, commit=sha)
-    _require_source(run, library, expected)
+    if fresh or _digest(library) != expected:  # else another reproduction may be running in it
+        _restore(worktree, sha, run.patch)
+        _require_source(run, library, expected)
     _make_environments(run.pipeline, library)
     return library
 
@@ -122,14 +124,20 @@ def _has(root: Path, sha: str) -> bool:
     return True
 
 
-def _worktree(root: Path, sha: str, patch: Path | None, cache: Path) -> Path:
-    """Make or clean the worktree of a commit, and apply the changes. Environments in it stay."""
+def _worktree(root: Path, sha: str, patch: Path | None, cache: Path) -> tuple[Path, bool]:
+    """Return the worktree of a commit with its changes, and True if it was made now, without the changes."""
     changes = hashlib.sha256(patch.read_bytes()).hexdigest()[:8] if patch else ""
     folder = cache / "-".join(filter(None, (sha[:12], changes)))
-    if not (folder / ".git").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        git(root, "worktree", "prune")
-        git(root, "worktree", "add", "--detach", str(folder), sha)
+    if (folder / ".git").exists():
+        return folder, False
+    cache.mkdir(parents=True, exist_ok=True)
+    git(root, "worktree", "prune")
+    git(root, "worktree", "add", "--detach", str(folder), sha)
+    return folder, True
+
+
+def _restore(folder: Path, sha: str, patch: Path | None) -> None:
+    """Restore the files of a commit, and apply the changes. Environments in the worktree stay."""
     git(folder, "reset", "--hard", "--quiet", sha)
     git(folder, "clean", "-fdq")
     if patch:
@@ -141,7 +149,6 @@ def _worktree(root: Path, sha: str, patch: Path | None, cache: Path) -> Path:
                 where=str(patch),
                 hint="It may be cut or redacted: its first lines say so.",
             ) from None
-    return folder
 
 
 def _python(root: Path, worktree: Path) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -154,12 +161,16 @@ def _python(root: Path, worktree: Path) -> tuple[tuple[str, ...], dict[str, str]
     return (str(worktree / ".venv" / "bin" / "python"), "-P"), {}
 
 
-def _require_source(run: RecordedRun, library: Library, expected: str) -> None:
+def _digest(library: Library) -> str:
     command = [*library.python, "-c", _DIGEST]
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, check=False, env=os.environ | library.variables
     )
-    if (found := done.stdout.strip()) != expected:
+    return done.stdout.strip()
+
+
+def _require_source(run: RecordedRun, library: Library, expected: str) -> None:
+    if (found := _digest(library)) != expected:
         dirty = run.commit.endswith(DIRTY) and not run.patch
         raise InputError(
             f"the library of run {run.name} has digest {expected[:12]}, commit {library.commit[:12]} "
