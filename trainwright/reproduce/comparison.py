@@ -17,7 +17,7 @@ TOLERANCE = 1e-3
 
 IDENTICAL, EQUAL, DIFFERENT = "identical", "equal within tolerance", "different"
 
-_NOT_COMPARED = frozenset({"configuration", "listing", "registration", "trial"})
+_NOT_COMPARED = frozenset({"configuration", "listing", "registration", "study", "trial"})
 """Outputs that contain locations or times."""
 
 _LOCATIONS = frozenset({"source", "pinned", "files", "repository", "store", "remember", "baseline"}) | {
@@ -105,8 +105,8 @@ def _numbers(
 
     MLflow stores no predictions: there, the metrics of the evaluation decide about the model, too.
     """
-    if verb == "train" and run.predictions is not None:
-        apart = largest(run.predictions, Path(task.outputs["predictions"].uri))
+    if verb in run.predictions:
+        apart = largest(run.predictions[verb], Path(task.outputs["predictions"].uri))
         return "predictions of other rows" if apart is None else f"predictions differ by {apart:.3g}", apart
     if verb in {"train", "evaluate"} and evaluated and "verdict" in evaluated.outputs:
         return _metrics_apart(run.metrics, read_metrics(Path(evaluated.outputs["verdict"].uri)))

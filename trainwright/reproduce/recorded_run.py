@@ -40,7 +40,7 @@ class RecordedRun:
         sources: The rows (``source``) and the files beside them that the run read.
         production: Number of the version in production at that time; empty for none.
         registry: Section ``registry`` with this version, as JSON; empty if there was none.
-        predictions: Folder of the predictions of the model; None if they are not here.
+        predictions: Folder of the predictions of a step, by its verb; empty if they are not here.
         metrics: Metrics of the evaluation, by name.
     """
 
@@ -54,7 +54,7 @@ class RecordedRun:
     sources: Mapping[str, PinnedSource]
     production: str = ""
     registry: str = ""
-    predictions: Path | None = None
+    predictions: Mapping[str, Path] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,7 +119,9 @@ def from_folder(runs: Path, run: str) -> RecordedRun:
         sources=sources,
         production=registered,
         registry=json.dumps(settings) if registered else "",
-        predictions=Path(made["train"].outputs["predictions"].uri) if "train" in made else None,
+        predictions={
+            verb: Path(made[verb].outputs["predictions"].uri) for verb in ("train", "score") if verb in made
+        },
         metrics=read_metrics(Path(made["evaluate"].outputs["verdict"].uri)) if "evaluate" in made else {},
     )
 
