@@ -4,10 +4,13 @@
 """
 
 import argparse
+import contextlib
 import io
 import runpy
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any, Never, TextIO
 
 from trainwright.errors import InputError, Preempted
@@ -63,6 +66,32 @@ def go_on_unheard() -> None:
         writer = io.BufferedWriter(pipe)
         text = Stream(writer, encoding=stream.encoding, errors=stream.errors, line_buffering=buffered)
         setattr(sys, name, text)
+
+
+@contextlib.contextmanager
+def stopped_together(process: "subprocess.Popen[Any]") -> Iterator[list[int]]:
+    """Forward signals to a process so that it ends by itself, and yield the signals received.
+
+    A terminal sends Ctrl-C to both processes; CI cancels only this one. A signal that our parent made us
+    ignore, as a shell does with Ctrl-C in the background, stays ignored.
+    """
+    received: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        received.append(number)
+        if number == signal.SIGTERM:
+            process.send_signal(number)
+
+    before = {
+        number: signal.signal(number, forward)
+        for number in STOPPING
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:

@@ -1,11 +1,41 @@
 """Trace a result back to the bytes it was made from, through the chain of run records."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from trainwright.artifacts import Record
 
+VERSIONS = ("source", "data", "training_set", "model", "predictions")
+"""Outputs of steps that identify data and models, from the source on."""
+
+_TRACED = frozenset({*VERSIONS, "features", "registration"})
+"""Outputs of steps that a lineage shows."""
+
+_EVIDENCE = ("verdict", "trial")
+"""Ends of the names of inputs that say whether a step may use others, and are no part of what it made."""
+
 SHOWN = 12
 """Digits of a digest that are shown; the documents have all 64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derivation:
+    """One step of the lineage: digests by name of what a step made, and of what it made them from."""
+
+    step: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+def derivation_of(record: Record, step: str = "") -> Derivation | None:
+    """Return what a step made from what; None if it made neither data nor a model."""
+    outputs = {name: digest for name, digest in record.outputs.items() if name in _TRACED}
+    inputs = {
+        name: digest
+        for name, digest in record.inputs.items()
+        if not (name.startswith("file ") or name.endswith(_EVIDENCE)) and outputs.get(name) != digest
+    }
+    return Derivation(step=step or record.step, inputs=inputs, outputs=outputs) if outputs else None
 
 
 def ancestors(records: Iterable[Record]) -> list[Record]:

@@ -70,6 +70,7 @@ def validate(  # noqa: PLR0917 - five of them are outputs
                 newest_since,
                 date,
                 schema_place=schema,
+                schema_version=schema_version,
             ),
             ValidationOutputs(
                 verdict=Path(verdict.path),

@@ -140,3 +140,40 @@ def test_the_wheel_declares_its_command_and_what_authors_need(installed: Path) -
     required = re.findall(r"^Requires-Dist: ([\w-]+)(.*)$", metadata, re.MULTILINE)
     assert [name for name, condition in required if "extra ==" not in condition] == ["pydantic"]
     assert {"kfp", "kfp-kubernetes", "typer", "rich", "uv"} <= {name for name, _ in required}
+
+
+REPRODUCE = """
+import json
+from pathlib import Path
+
+from trainwright import __version__, tracking
+from trainwright.artifacts import Record
+from trainwright.artifacts.record import Environment
+from trainwright.errors import InputError
+from trainwright.reproduce.library import library_of
+from trainwright.reproduce.recorded_run import RecordedRun
+
+answers = []
+for version, digest in [
+    ("0.0.9", "0" * 64), (__version__, "0" * 64), (__version__, tracking.library_digest())
+]:
+    known = {"name": "x", "lock_sha256": "", "python": "", "platform": ""}
+    own = Environment(library=version, library_sha256=digest, **known)
+    record = Record(step="ingest", headline="", started="2026-01-01", seconds=1, environment=own)
+    run = RecordedRun(name="1rq81c", pipeline="train_and_register", arguments={}, date="", commit="none",
+                      patch=None, records={"ingest": record}, sources={})
+    try:
+        answers.append(str(library_of(run, Path("cache")).root))
+    except InputError as error:
+        answers.append(error.hint)
+print(json.dumps(answers))
+"""
+
+
+def test_reproducing_with_a_wheel_needs_the_recorded_version(installed: Path, tmp_path: Path) -> None:
+    done = python(installed, REPRODUCE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    other, changed, same = json.loads(done.stdout)
+    assert other == "Install it: pip install trainwright==0.0.9; then trainwright setup."
+    assert changed.startswith("It was made from a checkout")
+    assert same == "None", "the installed library is used as it is"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,6 @@ from trainwright.api.tables import is_table, write_rows
 from trainwright.errors import InputError
 
 _TIME_LIMIT_S = 24 * 3600.0
-_REFERENCE = re.compile(r"(?P<name>[^@/]+)(?:@(?P<alias>[\w-]+)|/(?P<version>[1-9]\d*))")
 Rows = Any
 """Rows in memory, as :func:`trainwright.api.tables.write_rows` takes them."""
 
@@ -106,7 +104,9 @@ def _model(
     """Return a model's folder, its expected digest and its version in words; both are empty for a folder."""
     if (Path(model) / "model.json").is_file():
         return Path(model), "", ""
-    reference = _REFERENCE.fullmatch(os.fspath(model))
+    from trainwright.registry.names import REFERENCE
+
+    reference = REFERENCE.fullmatch(os.fspath(model))
     if not reference:
         raise InputError(
             f"{os.fspath(model)!r} is neither the folder of a model nor NAME@ALIAS or NAME/VERSION",

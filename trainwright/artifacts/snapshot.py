@@ -66,6 +66,30 @@ class Listing(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PinnedSource(Document):
+    """A source as a run read it.
+
+    Attributes:
+        source: Its location.
+        version: Its content digest.
+        files: Its files; empty if the record of the run does not list them.
+        versions: Versions in their store of all its files, by URI, where nothing else of them is known.
+        written_until: Time of the listing, ISO 8601; where the files are unknown, later ones do not count.
+        data: Section ``data``; empty for plain files.
+        roots: Folders that may hold local files at another place, by the end of their path.
+    """
+
+    FILE: ClassVar[str] = "pinned.json"
+    source: str
+    version: str
+    files: tuple[SourceFile, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    written_until: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotFile:
     """One Parquet file of a snapshot: its URI, or path relative to the manifest's folder, and its one split.
 

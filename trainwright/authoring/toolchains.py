@@ -28,8 +28,12 @@ def default_folder() -> Path:
     """Return the folder of the environments: beside the library in a repository, else in the user's cache."""
     if locks().parent == LIBRARY.parent:
         return LIBRARY.parent / ".environments"
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "trainwright" / trainwright.__version__ / "environments"
+    return user_cache() / trainwright.__version__ / "environments"
+
+
+def user_cache() -> Path:
+    """Return the folder of this library in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainwright"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class ToolchainEnvironment:
     def digest(self) -> str:
         """The SHA-256 of its locks."""
         return self.locks.digest
+
+    @property
+    def digests(self) -> set[str]:
+        """The digests that an environment may be made from: of its locks, and of those for GPUs."""
+        return {self.digest, replace(self, gpu=True).digest}
 
     @property
     def path(self) -> Path:
@@ -93,8 +102,7 @@ class ToolchainEnvironment:
             return "has not been made" if not self.path.exists() else "is not complete"
         if not self.made_from:
             return "is not complete"
-        either = {self.digest, replace(self, gpu=True).digest}
-        return "" if self.made_from in either else "is older than its lock"
+        return "" if self.made_from in self.digests else "is older than its lock"
 
 
 def lock_digest(toolchain: str) -> str:

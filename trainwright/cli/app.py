@@ -281,6 +281,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "curves": step_commands.curves,
     "lineage": run_commands.lineage,
     "serve": serve,
+    "reproduce": run_commands.reproduce,
     "compile": compile_all,
     "interface-diff": interface_diff,
 }

@@ -1,8 +1,9 @@
-"""Commands that look at the runs of this machine: list, show, diff, lineage."""
+"""Commands about earlier runs: list, show, diff, lineage, reproduce."""
 
 import dataclasses
 import itertools
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainwright.authoring.terminal import duration, reported, short_path
-from trainwright.errors import InputError, clean
+from trainwright.errors import InputError, ModelRefused, clean
 from trainwright.redaction import printable
 
 if TYPE_CHECKING:
     from trainwright.local.run_index import Node, RunSummary
+    from trainwright.reproduce.recorded_run import RecordedRun
+    from trainwright.reproduce.reproduce import Reproduction
 
 app = typer.Typer(no_args_is_help=True, help="List, show and compare the runs of this machine.")
 
@@ -104,8 +107,9 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 def runs_show(run: RunId, runs: Runs = RUNS, as_json: Json = False) -> None:
     """Show one run: steps, results, versions and reports."""
     with reported(as_json):
+        from trainwright.lineage import VERSIONS
         from trainwright.local.run_folder import Tasks, require_run
-        from trainwright.local.run_index import VERSIONS, read_run
+        from trainwright.local.run_index import read_run
 
         folder = require_run(runs, run)
         one = read_run(folder)
@@ -172,23 +176,36 @@ def _text(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value))[:_HEADLINE]
 
 
+Config = Annotated[Path | None, typer.Option("--config", help="Experiment file that names the registry.")]
+Uri = Annotated[str, typer.Option("--uri", help="MLflow's address, in place of the file's.")]
+
+
 def lineage(
     start: Annotated[
         str,
         typer.Argument(
-            metavar="VERSION", help="RUN, MODEL/VERSION, or the beginning of a digest of data or a model."
+            metavar="VERSION",
+            help="RUN, NAME@ALIAS, NAME/VERSION, or the beginning of a digest of data or a model.",
         ),
     ],
     runs: Runs = RUNS,
+    config: Config = None,
+    uri: Uri = "",
     as_json: Json = False,
 ) -> None:
-    """Trace a model or data. Print what it was made from, and what was made from it, by the runs here."""
+    """Trace a model or data. Print what it was made from, and what was made from it.
+
+    The runs here count, and with --config or --uri also all versions in MLflow.
+    """
     with reported(as_json):
         from trainwright.local.run_index import Lineage, read_runs
 
         known = list(_readable(read_runs(runs)))
-        graph = Lineage(known)
         run = next((one for one in known if one.run == start), None)
+        if config or uri:
+            registered, start = _registered(start, config, uri)
+            known += registered
+        graph = Lineage(known)
         digest = graph.find((run.version("model") or run.version("data") or start) if run else start)
         parts = {"made from": [*graph.walk(digest, up=True)], "made into": [*graph.walk(digest, up=False)]}
         if as_json:
@@ -203,6 +220,105 @@ def lineage(
             typer.echo(f"{part}{'' if found else '  nothing'}")
             for depth, node in found:
                 typer.echo(f"{'  ' * depth}{_describe(node)}")
+
+
+def _registered(start: str, config: Path | None, uri: str) -> tuple[list["RunSummary"], str]:
+    """Return the versions in MLflow, each as a run, and the start with its alias replaced."""
+    from trainwright.authoring import arguments
+    from trainwright.authoring.environments import python
+    from trainwright.lineage import Derivation
+    from trainwright.local.package_command import run_package
+    from trainwright.local.run_index import RunSummary
+    from trainwright.registry.names import REFERENCE
+
+    reference = REFERENCE.fullmatch(start)
+    name, which = (
+        (reference["name"], reference["alias"] or reference["version"]) if reference else ("any", "")
+    )
+    registry = arguments.read_registry(name, config, "", uri)
+    words = ("registry", "lineage", registry, *([which] if which else []))
+    found = json.loads(run_package(python("mlflow"), *words))
+    versions = [
+        RunSummary(
+            run=one,
+            pipeline="",
+            created="",
+            state="done",
+            registered=one,
+            derivations=tuple(Derivation(**made) for made in derivations),
+        )
+        for one, derivations in found["versions"].items()
+    ]
+    return versions, found["start"] or start
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="VERSION", help="RUN, or NAME@ALIAS or NAME/VERSION of a registered model."),
+    ],
+    runs: Runs = RUNS,
+    config: Config = None,
+    uri: Uri = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="New folder for data, run and reproduction.json. Default: reproduced/NAME-TIME."),
+    ] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="Folder that may hold files of the run; again for more.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Largest difference of a prediction or metric that counts as equal.")
+    ] = 0.001,
+    as_json: Json = False,
+) -> None:
+    """Repeat a run with its library, environments and data. Compare the results step by step.
+
+    Exit code 12 if they differ. No registry, audit, store or cache of the run is touched.
+    """
+    with reported(as_json, stopped="Only the folder of the repetition was written."):
+        from trainwright.authoring.toolchains import user_cache
+        from trainwright.local.run_folder import identifier
+        from trainwright.reproduce.comparison import DIFFERENT
+        from trainwright.reproduce.reproduce import reproduce as repeat
+
+        unique = f"{name.replace('/', '-')}-{identifier(int(time.time()))}"
+        folder = (output or Path("reproduced", unique)).resolve()
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise InputError("the folder exists already", where=str(folder), hint="Name a new one.") from None
+        run = _recorded(name, runs, config, uri, folder)
+        cache = user_cache() / "reproduce"
+        made = repeat(run, folder, cache=cache, roots=data or [], tolerance=tolerance, quiet=as_json)
+        typer.echo(json.dumps(made.to_json()) if as_json else "\n".join(_reproduction_lines(made, folder)))
+        if made.verdict == DIFFERENT:
+            raise ModelRefused(made.reason, where=str(folder))
+
+
+def _recorded(name: str, runs: Path, config: Path | None, uri: str, folder: Path) -> "RecordedRun":
+    from trainwright.authoring import arguments
+    from trainwright.registry.names import REFERENCE
+    from trainwright.reproduce.recorded_run import from_folder
+    from trainwright.reproduce.reproduce import read_version
+
+    reference = REFERENCE.fullmatch(name)
+    if not reference:
+        return from_folder(runs, name)
+    registry = arguments.read_registry(reference["name"], config, "", uri)
+    which = reference["alias"] or reference["version"]
+    return read_version(reference["name"], registry, which, folder / "recorded")
+
+
+def _reproduction_lines(made: "Reproduction", folder: Path) -> Iterator[str]:
+    rows = [(f"  {step.step}", step.verdict, ", ".join(step.outputs), step.difference) for step in made.steps]
+    yield table(rows)
+    times = ", ".join(f"{part} {duration(seconds)}" for part, seconds in made.seconds.items())
+    source = f"commit {made.commit[:12]}" if made.commit else f"library {made.library[:12]}"
+    yield f"{made.of} with {source}: {made.verdict}   ({times})"
+    if made.reason:
+        yield f"  {made.reason}"
+    yield f"  {short_path(folder / made.FILE)}"
 
 
 def _describe(node: "Node") -> str:

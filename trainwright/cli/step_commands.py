@@ -1,17 +1,15 @@
 """Commands that use a step's own package; each runs in the environment of the step's image."""
 
-import contextlib
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trainwright.authoring.terminal import UNCHANGED, reported, short_path
-from trainwright.command import STOPPING
+from trainwright.command import stopped_together
 from trainwright.errors import Preempted, PreemptedUnsaved
 
 schema = typer.Typer(no_args_is_help=True, help="Make and review the schema of a snapshot.")
@@ -136,7 +134,7 @@ def upload(
     from trainwright.retries import OUTAGE_S
 
     sent = "Part of them may be there: the same command sends the rest."
-    raise typer.Exit(_verb("summarize", "mlflow", str(OUTAGE_S), place, stopped=sent))
+    raise typer.Exit(run_verb("summarize", "mlflow", str(OUTAGE_S), place, stopped=sent))
 
 
 def compare(
@@ -323,36 +321,10 @@ def run_verb(verb: str, toolchain: str, *arguments: str, stopped: str = UNCHANGE
         interpreter = python(toolchain)
     command = [str(interpreter), "-m", "trainwright.command", verb, *arguments]
     with reported(stopped=stopped), subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter
-        with _stopped_together(process) as received:
+        with stopped_together(process) as received:
             code = process.wait()
         if received and (code < 0 or code == Preempted.code):
             raise KeyboardInterrupt
         if code < 0:
             raise PreemptedUnsaved(f"trainwright.{verb} was killed by {signal.Signals(-code).name}")
         return code
-
-
-@contextlib.contextmanager
-def _stopped_together(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """Forward signals to a process so that it ends by itself, and yield the signals received.
-
-    A terminal sends Ctrl-C to both processes; CI cancels only this one. A signal that our parent made us
-    ignore, as a shell does with Ctrl-C in the background, stays ignored.
-    """
-    received: list[int] = []
-
-    def forward(number: int, _: object) -> None:
-        received.append(number)
-        if number == signal.SIGTERM:
-            process.send_signal(number)
-
-    before = {
-        number: signal.signal(number, forward)
-        for number in STOPPING
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,9 +1,12 @@
-"""``python -m trainwright.evaluate compare RUN RUN…``: runs against runs, paired by seed.
+"""``python -m trainwright.evaluate``: comparisons of runs and of predictions.
 
-Options: ``--metric NAME`` (again for more), ``--level``, ``--report FILE`` for a page, ``--json``.
+``compare RUN RUN…`` compares runs, paired by seed. Options: ``--metric NAME`` (again for more), ``--level``,
+``--report FILE`` for a page, ``--json``. ``difference FIRST SECOND`` prints the largest difference of two
+predictions of one row, or null where the rows differ.
 """
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +15,17 @@ from trainwright.command import Parser
 from trainwright.errors import InputError, reported
 from trainwright.evaluate.comparison import compare_runs
 from trainwright.evaluate.comparison_report import comparison_json, comparison_lines, draw_comparison
+from trainwright.evaluate.repeated_predictions import largest_difference
 from trainwright.report.page import write_page
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command; exit with a documented code if anything is wrong."""
     parser = Parser(prog="trainwright", description=__doc__)
-    command = parser.add_subparsers(dest="command", required=True).add_parser("compare")
+    commands = parser.add_subparsers(dest="command", required=True)
+    difference = commands.add_parser("difference")
+    difference.add_argument("predictions", nargs=2, type=Path, help="folders of predictions")
+    command = commands.add_parser("compare")
     command.add_argument("runs", nargs="+", type=Path, help="folders of runs, or of their evaluations")
     command.add_argument("--metric", action="append", default=[], help="metric to compare")
     command.add_argument("--level", type=float, default=0.05, help="level of p-values, after Holm")
@@ -26,6 +33,10 @@ def main(arguments: Sequence[str]) -> None:
     command.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     with reported("evaluate"):
         options = parser.parse_args(arguments)
+        if options.command == "difference":
+            largest = largest_difference(*options.predictions)
+            sys.stdout.write(f"{json.dumps(largest if math.isfinite(largest) else None)}\n")
+            return
         if not 0 < options.level < 1:
             raise InputError(
                 f"{options.level:g} is no level of a test: it lies between 0 and 1", where="--level"

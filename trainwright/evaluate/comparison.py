@@ -25,7 +25,9 @@ _JUDGING = ("threshold", "thresholds", "averaging")
 """Settings of the evaluation that change the metrics themselves; its limits do not."""
 
 _UPSTREAM = frozenset({"join", "ingest"})
-_LOCATIONS = frozenset({"source", "repository", "store", "remember", "hosts", "version", "runner", "mode"})
+_LOCATIONS = frozenset(
+    {"source", "pinned", "files", "repository", "store", "remember", "hosts", "version", "runner", "mode"}
+)
 """Settings that say where data lies or how it is moved; what it is, its digest says."""
 
 

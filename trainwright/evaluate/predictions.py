@@ -106,7 +106,7 @@ def read_predictions(
             occurs twice, a weight is negative, or a score is missing or is not what its kind allows.
     """
     where = f"{where}, split {split!r}"
-    roles = _roles(snapshot)
+    roles = roles_of(snapshot)
     names = list(dict.fromkeys([*roles.names, *columns]))
     require_columns(snapshot, set(names), where)
     _require_names_of_scores(snapshot, roles, where)
@@ -177,7 +177,7 @@ def _token_losses(column: Any, scored: Floats | None) -> Floats | None:
     return found
 
 
-def _roles(snapshot: Snapshot) -> _Roles:
+def roles_of(snapshot: Snapshot) -> _Roles:
     """Return what was predicted: the roles of the columns tell."""
     roles = snapshot.roles
     classes = sorted((role for role in roles if re.fullmatch(r"score_\d+", role)), key=lambda x: int(x[6:]))

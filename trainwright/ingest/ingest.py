@@ -42,7 +42,7 @@ LAYOUT = 3
 """Part of every request's digest: raise it when shards or their reports are written differently."""
 
 _RECORDED_FILES = 20
-"""A source of at most this many files has each of them, with its checksum, in the step's record."""
+"""A source of at most this many files has each of them, with checksum and version, in the step's record."""
 
 _ONCE, _APART = "each once", "in one split each"
 
@@ -96,7 +96,8 @@ def ingest(
             folder,
             "ingest",
             f"{snapshot.rows:,} rows, {len(snapshot.columns)} columns, data {snapshot.digest[:6]}…",
-            config=data.model_dump(mode="json") | {"source": location},
+            config=data.model_dump(mode="json")
+            | {"source": location, "pinned": {entry.uri: entry.version for entry in files if entry.version}},
             inputs={"source": source_version} | {f"file {entry.uri}": entry.checksum for entry in files},
             outputs={"data": snapshot.digest},
         )

@@ -14,28 +14,11 @@ from typing import Any, ClassVar
 
 from trainwright.documents import Document, canonical, flatten, read_json
 from trainwright.errors import InputError
+from trainwright.lineage import VERSIONS, Derivation, derivation_of
 from trainwright.local.run_folder import Request, Task, Tasks, is_held, record_of
-
-VERSIONS = ("source", "data", "training_set", "model", "predictions")
-"""Outputs of steps that identify data and models, from the source on."""
-
-_TRACED = frozenset({*VERSIONS, "features", "registration"})
-"""Outputs of steps that a lineage shows."""
-
-_EVIDENCE = ("verdict", "trial")
-"""Ends of the names of inputs that say whether a step may use others, and are no part of what it made."""
 
 _MAIN_METRICS = ("auc", "accuracy", "rmse", "perplexity")
 _SHORT = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Derivation:
-    """One step of the lineage: digests by name of what a step made, and of what it made them from."""
-
-    step: str
-    inputs: dict[str, str]
-    outputs: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +96,8 @@ def _metrics(evaluated: Task | None) -> dict[str, float]:
 def _derivations(tasks: Iterable[Task]) -> Iterator[Derivation]:
     for task in tasks:
         record = record_of(task.outputs) if task.finished else None
-        if record is None:
-            continue
-        outputs = {name: digest for name, digest in record.outputs.items() if name in _TRACED}
-        inputs = {
-            name: digest
-            for name, digest in record.inputs.items()
-            if not (name.startswith("file ") or name.endswith(_EVIDENCE)) and outputs.get(name) != digest
-        }
-        if outputs:
-            yield Derivation(step=task.step, inputs=inputs, outputs=outputs)
+        if record and (made := derivation_of(record, task.step)):
+            yield made
 
 
 def read_run(folder: Path) -> RunSummary:

@@ -1,7 +1,7 @@
 """``python -m trainwright.registry``: history of production, promotion, rollback, download.
 
-Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``, ``download``. Each takes the section
-``registry`` as JSON first.
+Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``, ``download``, ``evidence``,
+``lineage``, ``copy``. Each takes the section ``registry`` as JSON first.
 """
 
 import argparse
@@ -46,8 +46,11 @@ def _parser() -> Parser:
         made[name].add_argument("--by", required=True, help="who asks for it")
         made[name].add_argument("--reason", required=True, help="why")
     made["restore"].add_argument("--adopt", action="store_true", help="accept entries without a signature")
-    made["download"].add_argument("which", help="version or alias")
-    made["download"].add_argument("folder", type=Path, help="where to")
+    for name in ("download", "evidence", "copy"):
+        made[name].add_argument("which", help="version or alias")
+        made[name].add_argument("folder", type=Path, help="where to")
+    made["copy"].add_argument("target", help="address of the other registry")
+    made["lineage"].add_argument("which", nargs="?", default="", help="version or alias")
     made["rollback"].add_argument("--out", default="", help="the version that is to be taken out")
     made["promote"].add_argument("promotion", help="section promotion, as JSON")
     made["promote"].add_argument("request", help="what is asked for, as JSON")
@@ -136,6 +139,24 @@ def _download(registry: Registry, asked: argparse.Namespace) -> None:
     _say([json.dumps(vars(download_version(registry, asked.which, asked.folder)))])
 
 
+def _evidence(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.transfer import download_evidence
+
+    _say([json.dumps(download_evidence(registry, asked.which, asked.folder))])
+
+
+def _lineage(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.transfer import read_lineage
+
+    _say([json.dumps(read_lineage(registry, asked.which))])
+
+
+def _copy(registry: Registry, asked: argparse.Namespace) -> None:
+    from trainwright.registry.transfer import copy_to_production
+
+    copy_to_production(registry, asked.which, asked.target, asked.folder)
+
+
 def _say(result_lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in result_lines)
 
@@ -149,6 +170,9 @@ _COMMANDS: dict[str, Callable[[Registry, argparse.Namespace], None]] = {
     "rollback": _rollback,
     "restore": _restore,
     "download": _download,
+    "evidence": _evidence,
+    "lineage": _lineage,
+    "copy": _copy,
 }
 
 

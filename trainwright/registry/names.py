@@ -26,6 +26,9 @@ STAGE = "trainwright.stage"
 HEAD = "trainwright.audit_head"
 """Tag of the registered model: number and digest of the last audit entry, so that a cut chain is noticed."""
 
+REFERENCE = re.compile(r"(?P<name>[^@/]+)(?:@(?P<alias>[\w-]+)|/(?P<version>[1-9]\d*))")
+"""A registered version as people write it: ``NAME@ALIAS`` or ``NAME/VERSION``."""
+
 _LONGEST = 250
 _ODD = re.compile(r"[\x00-\x1f\x7f/:]")
 

@@ -14,7 +14,7 @@ import trainwright
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import read_json
 
-_NO_STEP_IMPORTS = {"authoring", "cli", "local", "_compiled", "_components", "_images"}
+_NO_STEP_IMPORTS = {"authoring", "cli", "local", "reproduce", "_compiled", "_components", "_images"}
 
 
 def library_digest(package: Path | None = None) -> str:

@@ -63,7 +63,8 @@ class ValidationContext:
 
     Attributes:
         schema: Text of the reviewed schema; empty to infer one.
-        schema_place: File or URI to write an inferred schema to; empty for none.
+        schema_place: File or URI of the schema, also of one that is to be inferred; empty for none.
+        schema_version: Its content digest; empty to infer one.
         baseline: The accepted baseline: a file or a URI; empty if there is none.
         baseline_version: Its content digest.
         newest_since: Time that the newest row must reach, ISO 8601; empty if any will do.
@@ -76,6 +77,15 @@ class ValidationContext:
     newest_since: str = ""
     date: str = ""
     schema_place: str = ""
+    schema_version: str = ""
+
+    @property
+    def files(self) -> dict[str, dict[str, str]]:
+        """Location and content digest of schema and baseline, for the record."""
+        return {
+            "schema": {"source": self.schema_place, "version": self.schema_version},
+            "baseline": {"source": self.baseline, "version": self.baseline_version},
+        }
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ def validate_snapshot(
         _write_schema(context.schema_place, inferred)
     write_report(judgement, outputs.report)
     write_summary(judgement, outputs.summary)
-    _publish(outputs.verdict, judgement, watch, files, parent=folder)
+    _publish(outputs.verdict, judgement, watch, files, context.files, parent=folder)
     version = quarantined.snapshot.digest
     return ValidationResult(judgement.decision, version, judgement.headline, judgement.metrics())
 
@@ -429,7 +439,13 @@ def _write_evidence(
 
 
 def _publish(
-    folder: Path, judgement: SnapshotJudgement, watch: Stopwatch, files: Mapping[str, str], *, parent: Path
+    folder: Path,
+    judgement: SnapshotJudgement,
+    watch: Stopwatch,
+    files: Mapping[str, str],
+    read: Mapping[str, Any],
+    *,
+    parent: Path,
 ) -> None:
     """Write the verdict and the step's record: last, so that neither ever exists without its evidence."""
     judged = {"data": judgement.snapshot.digest, "schema": judgement.schema_digest}
@@ -448,7 +464,7 @@ def _publish(
         "validate",
         judgement.headline,
         decision=judgement.decision,
-        config=judgement.validation.model_dump(mode="json"),
+        config=judgement.validation.model_dump(mode="json") | {"files": read},
         inputs=judged,
         outputs={"verdict": document.digest, "quarantine": quarantine, **files},
         parents=[parent],
