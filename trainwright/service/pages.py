@@ -24,7 +24,7 @@ from trainwright.errors import InputError, PermissionRefused, TrainwrightError, 
 from trainwright.experiment import PromotionRequest
 from trainwright.local.processes import tail
 from trainwright.local.run_folder import LOG, Task, record_of, require_run
-from trainwright.local.run_index import VERSIONS, Difference, count_runs, flatten
+from trainwright.local.run_index import VERSIONS, Difference, flatten
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
@@ -32,6 +32,7 @@ from trainwright.report.svg import duration
 from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
+from trainwright.service.index import index_of
 from trainwright.service.problems import STATUSES, NotFound
 from trainwright.service.routes import Configured, ModelName, RunId, Version
 from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
@@ -185,7 +186,7 @@ def list_page(
     return _render(
         request, "runs", "Runs", "Runs", runs=found.runs, query=query, searched=searched, source=source,
         kubeflow=bool(settings.kfp_host), folder=settings.runs,
-        total=count_runs(settings.runs_folder) if source == "folder" else None,
+        total=index_of(settings.runs_folder).count() if source == "folder" else None,
         newest=f"?{urlencode(chosen, doseq=True)}" if after else "",
         older=f"?{urlencode(chosen | {'after': found.next}, doseq=True)}" if found.next else "",
     )  # fmt: skip

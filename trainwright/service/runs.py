@@ -119,7 +119,7 @@ def trace(runs: Path, start: str) -> VersionLineage:
     """
     index = index_of(runs)
     graph = index.lineage()
-    run = next((one for one in index.summaries() if one.run == start), None)
+    run = index.find(start)
     digest = graph.find((run.version("model") or run.version("data") or start) if run else start)
     up, down = (
         tuple(LineageNode(depth=depth, node=node) for depth, node in graph.walk(digest, up=up))
