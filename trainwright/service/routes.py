@@ -204,7 +204,7 @@ def start_run(
 def get_lineage(settings: Configured, version: str) -> runs.VersionLineage:
     """Trace a run, a registered version (NAME/VERSION) or the beginning of a digest, in both directions."""
     with named_in_path():
-        return runs.trace(settings.runs_folder, version)
+        return models.trace(settings, version)
 
 
 @router.get("/models")
