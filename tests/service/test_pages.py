@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import requests
@@ -227,7 +228,8 @@ def test_search_finds_runs_by_parameter_state_and_version(filled: Site) -> None:
     assert found("where=training.seed%3D1") == [OTHER]
     assert found("state=held") == [HELD]
     assert found(f"version={digest_text('model 1')[:8]}") == [OTHER]
-    assert found("pipeline=other") == []
+    assert len(found(f"owner={quote(HOSTILE)}")) >= 5
+    assert found("pipeline=other") == found("owner=nobody") == []
     assert "No run matches" in filled.send("/runs?pipeline=other")[1]
     assert filled.send("/runs?where=seed")[0] == 400
 
@@ -303,3 +305,7 @@ def test_run_of_kubeflow_is_listed_and_shown_with_a_link(tmp_path: Path) -> None
         assert status == 200
         assert re.search(rf'href="[^"]+/#/runs/details/{run}">In Kubeflow', page)
         assert 'id="step-resolve" data-state="failed"' in page
+        body = {"parameters": {"request": {"to": "staging", "by": "anna", "reason": "x"}}}
+        made = service.call("POST", "pipelines/promote_model/runs", json=body).json()["run"]
+        page = site.send(f"/runs/{made}")[1]
+        assert "<title>promote: waiting</title>" in page

@@ -34,7 +34,7 @@ class RunDetail:
 
     Attributes:
         tasks: The steps that have ended; on Kubeflow, all that have begun.
-        steps: Every step of a run of this machine, with those that it waits for.
+        steps: Every step, with those that it waits for; empty for a run of an earlier release.
         progress: Progress of running trainings by step.
         link: The run's page in Kubeflow; empty for one of this machine.
         continues: The earlier run whose arguments it changed; empty if there is none.
