@@ -32,6 +32,10 @@ def install(app: FastAPI) -> None:
         status = 404 if isinstance(ours, NotFound) else STATUSES.get(as_record(ours, "")["code"], 500)
         return problem(status, ours)
 
+    @app.exception_handler(Exception)
+    def bug(_: Request, error: Exception) -> JSONResponse:  # the server logs its traceback
+        return problem(500, error)
+
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
