@@ -17,7 +17,7 @@ from trainwright.local.run_index import (
     read_run,
 )
 from trainwright.service.index import index_of
-from trainwright.service.problems import NotFound
+from trainwright.service.problems import PathNotFound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def find_file(runs: Path, run: str, path: str) -> Path:
     """Return a file of a run: a report, a log, a document; links are followed, and lead nowhere else.
 
     Raises:
-        NotFound: The run has no such file.
+        PathNotFound: The run has no such file.
     """
     folder = require_run(runs, run)
     try:
@@ -144,4 +144,4 @@ def find_file(runs: Path, run: str, path: str) -> Path:
             return found
     except (ValueError, OSError):  # outside of the folder; a name that no file can have
         pass
-    raise NotFound(f"run {run} has no file {path!r:.200}", hint="The tasks of the run name its outputs.")
+    raise PathNotFound(f"run {run} has no file {path!r:.200}", hint="The tasks of the run name its outputs.")
