@@ -33,6 +33,7 @@ from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
 from trainwright.service.index import index_of
+from trainwright.service.problems import status_of
 from trainwright.service.routes import Configured, ModelName, RunId, Version
 from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
 from trainwright.service.settings import Settings
@@ -80,10 +81,7 @@ class PageRoute(APIRoute):
                 return _problem(request, InputError(what, where=request.url.path), 422)
             except (TrainwrightError, OSError) as error:
                 ours = as_ours(error) or error
-                code = as_record(ours, "")["code"]
-                return _problem(
-                    request, ours, 404 if isinstance(ours, PathNotFound) else STATUSES.get(code, 500)
-                )
+                return _problem(request, ours, status_of(ours))
 
         return answer
 
