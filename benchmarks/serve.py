@@ -89,7 +89,7 @@ def fill(runs: Path, count: int) -> str:
 
 @contextmanager
 def served(runs: Path) -> Iterator[tuple[Callable[[str], object], int]]:
-    """Start the service; yield a function that reads a path of its API, and its process id."""
+    """Start the service; yield a function that reads a path of it, and its process id."""
     command = [sys.executable, "-c", START, "serve", "--runs", str(runs), "--port", "0"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
@@ -101,7 +101,7 @@ def served(runs: Path) -> Iterator[tuple[Callable[[str], object], int]]:
             headers = {"Authorization": f"Bearer {token}"}
             request = urllib.request.Request(root + path, headers=headers)  # noqa: S310 - our own service
             with urllib.request.urlopen(request) as answer:  # noqa: S310 - our own service
-                return json.load(answer)
+                return json.load(answer) if path.startswith("/api") else answer.read()
 
         yield read, int(children[0])
     finally:
@@ -131,6 +131,10 @@ def main() -> int:
             "list, by data version, none matches": "/api/v1/runs?version=ffffffffff",
             "list, by argument, the oldest matches": f"/api/v1/runs?where={quote('seed=0')}",
             "lineage": f"/api/v1/lineage/{model}",
+            "page of the runs": "/runs",
+            "page of the runs, by argument": f"/runs?where={quote('seed=0')}",
+            "page of a run": f"/runs/{identifier(FIRST)}",
+            "page of a lineage": f"/lineage?of={model}",
         }
         with served(runs) as (read, process):
             for name, path in paths.items():

@@ -17,9 +17,10 @@ CONSTRAINED = ("--rm", "--read-only", "--network=none", "--cap-drop=ALL", "--sec
 """How a container is started here: as strictly as a namespace with the profile ``restricted`` would."""
 
 JOB = {
-    "torch": ("trainwright.launch.agent.__main__", "trainwright.train.__main__", "trainwright.train.submit")
+    "torch": ("trainwright.launch.agent.__main__", "trainwright.train.__main__", "trainwright.train.submit"),
+    "service": ("trainwright.service.__main__",),
 }
-"""What runs in an image though no component names it: the pods of a training job."""
+"""What runs in an image though no component names it: the pods of a training job, and the service."""
 
 LOOK = """
 import importlib.util, json, os, shutil, sys, time
@@ -29,7 +30,9 @@ for name in sys.argv[1:]:
 seconds = time.monotonic() - start
 tools = ("pip", "pip3", "gcc", "cc", "g++", "c++", "make", "uv", "git")
 left = [name for name in tools if shutil.which(name)]
-modules = ("pip", "ensurepip", "trainwright.authoring", "trainwright.cli", "trainwright.local")
+modules = ["pip", "ensurepip", "trainwright.cli"]
+if "trainwright.service.__main__" not in sys.argv:
+    modules += ["trainwright.authoring", "trainwright.local", "trainwright.service"]
 left += [name for name in modules if importlib.util.find_spec(name)]
 try:
     open(os.path.join(sys.prefix, "written"), "w").close()

@@ -78,6 +78,15 @@ def test_finished_run_has_a_summary_that_its_steps_confirm(run: Run) -> None:
     assert stored.seconds == pytest.approx(sum(task.seconds for task in outcome.tasks))
 
 
+def test_run_records_what_each_step_waits_for(run: Run) -> None:
+    def pipeline() -> None:
+        first = say(text="hello").set_display_name("first")
+        say(text=first.output).set_display_name("second")
+
+    outcome = run(pipeline)
+    assert Tasks.read(outcome.folder).steps == {"first": (), "second": ("first",)}
+
+
 def test_failed_run_tells_its_error_and_a_held_one_the_decision(run: Run, tmp_path: Path) -> None:
     def failing(marks: str) -> None:
         fail(code=10, marks=marks)

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from tests.launch.kustomized import resolved
 from trainwright.authoring import arguments
 from trainwright.authoring.tasks import KFP_STORE
 from trainwright.registry.policy import PolicyFile
+from trainwright.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -207,3 +209,50 @@ def test_every_file_is_explained() -> None:
     explained = set(re.findall(r"\]\(([^)]+)\)", (DEPLOY / "README.md").read_text()))
     files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
     assert {name for name in explained if not name.startswith("..")} == files - {"README.md"}
+
+
+def service_objects() -> dict[str, dict[str, Any]]:
+    """The objects of deploy/service.yaml by kind; policies by what they do."""
+    made = list(yaml.safe_load_all((DEPLOY / "service.yaml").read_text()))
+    return {body.get("spec", {}).get("action", body["kind"]): body for body in made}
+
+
+def test_service_trusts_a_header_that_only_the_gateway_can_send() -> None:
+    made = service_objects()
+    settings = Settings.parse(made["ConfigMap"]["data"]["settings.json"], "deploy/service.yaml")
+    assert settings.auth == "gateway"
+    assert settings.registry_of("late").audit
+    selected = [made["Deployment"]["spec"]["selector"], made["NetworkPolicy"]["spec"]["podSelector"]]
+    selected += [made[action]["spec"]["selector"] for action in ("DENY", "ALLOW")]
+    assert selected == [{"matchLabels": {"app.kubernetes.io/name": "trainwright-service"}}] * 4
+    gateway = ["cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"]
+    assert made["DENY"]["spec"]["rules"] == [{"from": [{"source": {"notPrincipals": gateway}}]}]
+    [allowed] = made["ALLOW"]["spec"]["rules"]
+    assert allowed["from"] == [{"source": {"principals": gateway}}]
+    assert [one["key"] for one in allowed["when"]] == ["request.headers[kubeflow-userid]"]
+    [entry] = made["NetworkPolicy"]["spec"]["ingress"]
+    assert [set(source) for source in entry["from"]] == [{"namespaceSelector", "podSelector"}], "both at once"
+    assert [port["port"] for port in entry["ports"]] == [settings.port]
+
+
+def test_service_runs_with_restricted_rights_and_a_token_for_pipelines_alone() -> None:
+    made = service_objects()
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert not pod["automountServiceAccountToken"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    tokens = [
+        source for volume in pod["volumes"] for source in volume.get("projected", {}).get("sources", [])
+    ]
+    assert [one["serviceAccountToken"]["audience"] for one in tokens] == ["pipelines.kubeflow.org"]
+    roles = yaml.safe_load_all((DEPLOY / "ci" / "submit.yaml").read_text())
+    [role] = [body for body in roles if body["kind"] == "Role"]
+    assert made["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
+    assert container["args"] == ["/etc/trainwright/service/settings.json"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}

@@ -25,7 +25,11 @@ def write_run(
     """Write a run of four steps; a failed one ended in `train`, a held one in `evaluate`."""
     folder = runs / run
     folder.mkdir(parents=True)
-    arguments = {"training": {"seed": seed, "note": HOSTILE}, "registry": {"model": "flight_late"}}
+    arguments = {
+        "training": {"seed": seed, "note": HOSTILE},
+        "registry": {"model": "flight_late"},
+        "run": {"owner": HOSTILE},
+    }
     request = Request(
         run=run,
         pipeline="train_and_register",

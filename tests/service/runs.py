@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.registry import steps
+from trainwright.artifacts import Record
 from trainwright.local.run_folder import Output, Request, Task, Tasks
 from trainwright.local.run_index import read_run
-
-DATA = {"ingest": "data", "join": "training_set", "train": "model"}
 
 
 def write_run(runs: Path, name: str, arguments: Mapping[str, Any], **evidence: Any) -> steps.Run:
@@ -16,14 +15,14 @@ def write_run(runs: Path, name: str, arguments: Mapping[str, Any], **evidence: A
     folder = runs / name
     made = steps.Run(folder / "evidence", **evidence)
     places = {
-        "ingest": {},
-        "join": {"verdict": "data_verdict"},
+        "ingest": {"snapshot": "ingested"},
+        "join": {"training_set": "joined", "verdict": "data_verdict"},
         "train": {"model": "model"},
         "evaluate": {"verdict": "model_verdict"},
         "smoke_test": {"trial": "trial"},
     }
-    made.ingested.write(folder / "evidence" / "ingested")
-    places["ingest"] = {"snapshot": "ingested"}
+    for record, place in ((made.ingested, "ingested"), (made.joined, "joined")):
+        record.write(folder / "evidence" / place / Record.FILE)
     tasks = [
         Task(
             step=step.replace("_", "-"),

@@ -90,6 +90,7 @@ def test_body_that_is_no_sound_json_is_the_fault_of_the_caller(site: Site, body:
 
 def test_gateway_names_the_caller_and_no_token_is_needed(tmp_path: Path) -> None:
     words = ("--runs", tmp_path, "--auth", "gateway", "--allowed-host", "kubeflow.example")
+    words += ("--root-path", "/trainwright")  # which the gateway cuts off
     with serving(*words, folder=tmp_path) as service:
         assert not service.token
         assert service.call("GET", "session").status_code == 401

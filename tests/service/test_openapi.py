@@ -1,9 +1,12 @@
 """Requests made from the OpenAPI: none of them makes the service fail."""
 
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.registry.shelf import MODEL
 from tests.service.conftest import Site
 from tests.service.server import ROOT
 
@@ -12,16 +15,37 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 SCHEMATHESIS = ROOT / ".venv" / "bin" / "schemathesis"
+VALUES = {"name": MODEL, "version": "1", "run": "000001", "other": "000002"}
+NAMES = "[parameters]\n" + "\n".join(f'"path.{name}" = "{value}"' for name, value in VALUES.items())
 
 
-def test_no_generated_request_ends_with_a_server_error(site: Site) -> None:
-    command = [SCHEMATHESIS, "run", f"{site.service.root}/openapi.json"]
-    command += ["-H", f"Authorization: Bearer {site.service.token}", "--checks", "not_a_server_error"]
-    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--generation-deterministic"]
-    command += ["--continue-on-failure", "--warnings", "off", "--suppress-health-check", "all"]
-    done = subprocess.run(command, cwd=site.runs, capture_output=True, text=True, check=False)
+def generated(site: Site, folder: Path, config: str, *words: str) -> str:
+    """Send generated requests; return what schemathesis says of those that were answered without a 5xx."""
+    (folder / "schemathesis.toml").write_text(config)
+    command = [SCHEMATHESIS, "--config-file", folder / "schemathesis.toml", "run"]
+    command += [f"{site.service.root}/openapi.json", "-H", f"Authorization: Bearer {site.service.token}"]
+    command += ["--checks", "not_a_server_error", "--generation-deterministic", "--continue-on-failure"]
+    command += ["--request-timeout", "120", "--warnings", "off", "--suppress-health-check", "all", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:]
-    assert "13 passed" in done.stdout or "passed" in done.stdout
+    return done.stdout
+
+
+def test_requests_at_the_limits_of_each_parameter_end_without_a_server_error(
+    site: Site, tmp_path: Path
+) -> None:
+    found = generated(site, tmp_path, "", "--phases", "coverage")
+    assert re.search(r"14 passed", found), found
+    number = re.search(r"(\d+) generated, \1 passed", found)
+    assert number, found
+    assert int(number[1]) > 300
+
+
+def test_random_requests_about_a_real_run_and_model_end_without_a_server_error(
+    site: Site, tmp_path: Path
+) -> None:
+    found = generated(site, tmp_path, NAMES, "--phases", "fuzzing", "--max-examples", "10")
+    assert re.search(r"(\d+) generated, \1 passed", found), found
 
 
 def test_description_says_who_may_call(site: Site) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import requests
@@ -227,7 +228,8 @@ def test_search_finds_runs_by_parameter_state_and_version(filled: Site) -> None:
     assert found("where=training.seed%3D1") == [OTHER]
     assert found("state=held") == [HELD]
     assert found(f"version={digest_text('model 1')[:8]}") == [OTHER]
-    assert found("pipeline=other") == []
+    assert len(found(f"owner={quote(HOSTILE)}")) >= 5
+    assert found("pipeline=other") == found("owner=nobody") == []
     assert "No run matches" in filled.send("/runs?pipeline=other")[1]
     assert filled.send("/runs?where=seed")[0] == 400
 
@@ -256,7 +258,8 @@ def test_promotion_form_moves_a_version_that_passes_and_shows_why_another_is_hel
     assert re.search(r"promote: candidate → production</td><td>ben</td><td>\w+</td>", moved)
     _, held_back = filled.send(second, "POST", data=asked | {"csrf": csrf})
     assert "FAIL: version 2 was not promoted to production" in held_back
-    assert re.search(r'<th scope="row">FAIL</th><td class="text">[\w ]+</td>', held_back)
+    failed = r'<span class="result FAIL">FAIL</span></th><td class="text">[\w ]+</td>'
+    assert re.search(failed, held_back)
     assert f'<a href="/models/{MODEL}/1">1</a>' in filled.send("/models")[1]
     assert re.search(r"<dt>Stage</dt><dd>candidate</dd>", filled.send(second)[1])
 
@@ -303,3 +306,7 @@ def test_run_of_kubeflow_is_listed_and_shown_with_a_link(tmp_path: Path) -> None
         assert status == 200
         assert re.search(rf'href="[^"]+/#/runs/details/{run}">In Kubeflow', page)
         assert 'id="step-resolve" data-state="failed"' in page
+        body = {"parameters": {"request": {"to": "staging", "by": "anna", "reason": "x"}}}
+        made = service.call("POST", "pipelines/promote_model/runs", json=body).json()["run"]
+        page = site.send(f"/runs/{made}")[1]
+        assert "<title>promote: waiting</title>" in page

@@ -1,9 +1,13 @@
-"""``python -m trainwright.service SETTINGS``: serve until stopped; the settings are one JSON object."""
+"""``python -m trainwright.service SETTINGS``: serve until stopped.
+
+The settings are one JSON object, or the path of a file with it.
+"""
 
 import socket
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainwright.errors import InputError, reported
 from trainwright.service.app import SIGN_IN, create_app
@@ -20,7 +24,8 @@ def main(arguments: Sequence[str]) -> None:
     with reported("service"):
         import uvicorn
 
-        settings = Settings.parse(arguments[0], where="settings")
+        text = arguments[0]
+        settings = Settings.parse(text, "settings") if text.startswith("{") else Settings.read(Path(text))
         app = create_app(settings)
         listener = _listen(settings)
         port = listener.getsockname()[1]

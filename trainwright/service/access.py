@@ -31,7 +31,7 @@ _CSRF = APIKeyHeader(name=CSRF, auto_error=False, description="`csrf` of /api/v1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Access:
+class AccessControl:
     """The secrets of one start of the service.
 
     Attributes:
@@ -45,7 +45,7 @@ class Access:
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     @classmethod
-    def of(cls, settings: Settings) -> "Access":
+    def of(cls, settings: Settings) -> "AccessControl":
         """Return the secrets for some settings; a token that no file holds is new.
 
         Raises:
@@ -74,9 +74,9 @@ class Access:
         return hmac.new(self.key, identity.encode(), hashlib.sha256).hexdigest()
 
 
-def access_of(request: Request) -> Access:
+def access_of(request: Request) -> AccessControl:
     """Return the secrets of the application that serves a request."""
-    access: Access = request.app.state.access
+    access: AccessControl = request.app.state.access
     return access
 
 

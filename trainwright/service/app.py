@@ -9,7 +9,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 import trainwright
 from trainwright.errors import InputError
 from trainwright.service import pages, problems, routes
-from trainwright.service.access import COOKIE, MAX_BODY, Access
+from trainwright.service.access import COOKIE, MAX_BODY, AccessControl
 from trainwright.service.settings import Settings
 
 CSP = (
@@ -30,7 +30,7 @@ def create_app(settings: Settings) -> FastAPI:
         InputError: The file of the token is missing.
     """
     app = FastAPI(title="trainwright", version=trainwright.__version__, docs_url=None, redoc_url=None)
-    app.state.settings, app.state.access = settings, Access.of(settings)
+    app.state.settings, app.state.access = settings, AccessControl.of(settings)
     app.middleware("http")(_protect)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.allowed_hosts))
     problems.install(app)

@@ -101,7 +101,8 @@ def get_run(settings: Settings, run_id: str) -> RunDetail:
     state, headline = ("held", f"{held.step} held the run") if held else (summary.state, failed)
     summary = RunSummary.from_json(summary.to_json() | {"state": state, "headline": headline})
     link = api.place.link(run_id)
-    return RunDetail(summary=summary, arguments=_arguments(run), tasks=tuple(tasks), link=link)
+    graph = {step.name: tuple(sorted(step.upstream)) for step in pipeline.steps} if pipeline else {}
+    return RunDetail(summary=summary, arguments=_arguments(run), tasks=tuple(tasks), link=link, steps=graph)
 
 
 def _arguments(run: runs.Run) -> Mapping[str, Any]:

@@ -39,6 +39,15 @@ class RunIndex:
             if not before or name < before:
                 yield entries[name].summary
 
+    def count(self) -> int:
+        """Return the number of runs at the last look."""
+        return len(self._entries)
+
+    def find(self, run: str) -> RunSummary | None:
+        """Return a run by its name, as it was at the last look."""
+        entry = self._entries.get(run)
+        return entry.summary if entry else None
+
     def arguments(self, run: str) -> Mapping[str, Any]:
         """Return the arguments of a run, by dotted keys; none if they cannot be read."""
         entry = self._entries.get(run)

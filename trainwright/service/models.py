@@ -1,5 +1,6 @@
 """Read and change registered models: list, show, history, register, promote."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from trainwright.registry.history import AuditHistory, read_history
 from trainwright.registry.listing import VersionSummary, list_versions, show_version
 from trainwright.registry.promote import PromotionResult, promote
 from trainwright.registry.register import Registration, register
+from trainwright.service import runs
+from trainwright.service.runs import VersionLineage
 from trainwright.service.settings import Settings
 from trainwright.tracking.server import open_client, persist
 from trainwright.verdicts import Verdict
@@ -78,6 +81,28 @@ def get_version(settings: Settings, model: str, which: str) -> VersionSummary:
 def get_history(settings: Settings, model: str) -> AuditHistory:
     """Return the verified audit of a model."""
     return read_history(settings.registry_of(model))
+
+
+def trace(settings: Settings, start: str) -> VersionLineage:
+    """Return the lineage of a run's result, a digest, or a registered version such as ``flight-delay/3``.
+
+    MLflow knows the digests of a version that no run of this folder registered: of its model, or else of the
+    data that it was trained on.
+
+    Raises:
+        InputError: No run here read or made it.
+    """
+    name, _, which = start.rpartition("/")
+    try:
+        return runs.trace(settings.runs_folder, start)
+    except InputError:
+        if not (name and settings.registry):
+            raise
+    tags = get_version(settings, name, which).tags
+    for digest in (tags.get("model_digest", start), tags.get("training_data_digest", start)):
+        with contextlib.suppress(InputError):
+            return runs.trace(settings.runs_folder, digest)
+    raise InputError(f"no run here read or made the model or the training set of {start}", where="runs")
 
 
 def register_run(settings: Settings, model: str, run: str, identity: str) -> Registration:

@@ -24,7 +24,7 @@ from trainwright.errors import InputError, PermissionRefused, TrainwrightError, 
 from trainwright.experiment import PromotionRequest
 from trainwright.local.processes import tail
 from trainwright.local.run_folder import LOG, Task, record_of, require_run
-from trainwright.local.run_index import VERSIONS, Difference, count_runs, flatten
+from trainwright.local.run_index import VERSIONS, Difference, RunSummary, flatten
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
@@ -32,7 +32,8 @@ from trainwright.report.svg import duration
 from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
-from trainwright.service.problems import STATUSES, NotFound
+from trainwright.service.index import index_of
+from trainwright.service.problems import status_of
 from trainwright.service.routes import Configured, ModelName, RunId, Version
 from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
 from trainwright.service.settings import Settings
@@ -53,6 +54,9 @@ _VALUE = 2000
 
 _ROWS, _BOXES, _ROW_BOXES = 200, 60, 6
 """Most rows of a table of a lineage, most boxes of its graph, and most of them beside each other."""
+
+OWNER = "run.owner"
+"""The argument that names the owner of a run."""
 
 _PAGE = 50
 """Runs of one page."""
@@ -77,8 +81,7 @@ class PageRoute(APIRoute):
                 return _problem(request, InputError(what, where=request.url.path), 422)
             except (TrainwrightError, OSError) as error:
                 ours = as_ours(error) or error
-                code = as_record(ours, "")["code"]
-                return _problem(request, ours, 404 if isinstance(ours, NotFound) else STATUSES.get(code, 500))
+                return _problem(request, ours, status_of(ours))
 
         return answer
 
@@ -185,10 +188,17 @@ def list_page(
     return _render(
         request, "runs", "Runs", "Runs", runs=found.runs, query=query, searched=searched, source=source,
         kubeflow=bool(settings.kfp_host), folder=settings.runs,
-        total=count_runs(settings.runs_folder) if source == "folder" else None,
+        owners=_owners(settings.runs_folder, found.runs) if source == "folder" else {},
+        total=index_of(settings.runs_folder).count() if source == "folder" else None,
         newest=f"?{urlencode(chosen, doseq=True)}" if after else "",
         older=f"?{urlencode(chosen | {'after': found.next}, doseq=True)}" if found.next else "",
     )  # fmt: skip
+
+
+def _owners(folder: Path, listed: Sequence[RunSummary]) -> dict[str, str]:
+    """Return the owner of each run that names one."""
+    arguments = ((one.run, index_of(folder).arguments(one.run)) for one in listed)
+    return {run: str(named[OWNER]) for run, named in arguments if named.get(OWNER)}
 
 
 @dataclass
@@ -227,6 +237,7 @@ def run_page(request: Request, settings: Configured, run: RunId) -> Response:
     return _render(
         request, "run", "Runs", f"Run {run} {one.state}", one=one, live=one.state == "running", detail=detail,
         error=_error(failed.error, failed.step, again) if failed else _error({}),
+        owner=str(flatten(detail.arguments).get(OWNER, "")),
         start=one.version("model") or one.version("data"), steps=steps, graph=_step_graph(detail, steps),
         files=f"{_root(request)}/api/v1/runs/{run}/files",
         traced={digest for made in one.derivations for digest in (made.inputs | made.outputs).values()},

@@ -1,5 +1,6 @@
 """Errors of the API: one JSON shape, and the status of each exit code."""
 
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,8 +14,15 @@ STATUSES = {10: 400, 11: 409, 12: 409, 20: 503, 21: 503, 50: 403}
 """The HTTP status of each exit code that a request can end with; 500 for every other."""
 
 
-class NotFound(InputError):
+class PathNotFound(InputError):
     """The run, model, version or file that a path names does not exist."""
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of an error of this library."""
+    if isinstance(error, PathNotFound):
+        return HTTPStatus.NOT_FOUND
+    return STATUSES.get(as_record(error, "")["code"], HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def problem(status: int, error: Exception, headers: Any = None, **more: Any) -> JSONResponse:
@@ -29,8 +37,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     def known(_: Request, error: Exception) -> JSONResponse:
         ours = as_ours(error) or error
-        status = 404 if isinstance(ours, NotFound) else STATUSES.get(as_record(ours, "")["code"], 500)
-        return problem(status, ours)
+        return problem(status_of(ours), ours)
+
+    @app.exception_handler(Exception)
+    def bug(_: Request, error: Exception) -> JSONResponse:  # the server logs its traceback
+        return problem(500, error)
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -18,7 +18,7 @@ from trainwright.registry.listing import VersionSummary
 from trainwright.registry.register import Registration
 from trainwright.service import cluster, models, runs, start
 from trainwright.service.access import Reader, Writer, access_of, identify
-from trainwright.service.problems import NotFound, problem
+from trainwright.service.problems import PathNotFound, problem
 from trainwright.service.settings import Settings
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}$")]
@@ -113,7 +113,7 @@ def named_in_path() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise NotFound(error.what, where=error.where, hint=error.hint) from None
+        raise PathNotFound(error.what, where=error.where, hint=error.hint) from None
 
 
 @router.get("/session")
@@ -178,7 +178,9 @@ def start_run(
 ) -> StartedRun:
     """Start a run: on Kubeflow where one is configured, else on this machine. Once for a key."""
     if name not in catalog.pipelines():
-        raise NotFound(f"there is no pipeline {name!r:.80}", hint=f"Known: {', '.join(catalog.pipelines())}.")
+        raise PathNotFound(
+            f"there is no pipeline {name!r:.80}", hint=f"Known: {', '.join(catalog.pipelines())}."
+        )
     if settings.auth == "gateway" and name == PROMOTE:
         text = f"{name} takes the approver as a text, and nobody may approve in another's name"
         raise PermissionRefused(text, hint="PUT /api/v1/models/{name}/versions/{version}/stage")
@@ -204,7 +206,7 @@ def start_run(
 def get_lineage(settings: Configured, version: str) -> runs.VersionLineage:
     """Trace a run, a registered version (NAME/VERSION) or the beginning of a digest, in both directions."""
     with named_in_path():
-        return runs.trace(settings.runs_folder, version)
+        return models.trace(settings, version)
 
 
 @router.get("/models")

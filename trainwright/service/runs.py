@@ -17,7 +17,7 @@ from trainwright.local.run_index import (
     read_run,
 )
 from trainwright.service.index import index_of
-from trainwright.service.problems import NotFound
+from trainwright.service.problems import PathNotFound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class RunDetail:
 
     Attributes:
         tasks: The steps that have ended; on Kubeflow, all that have begun.
-        steps: Every step of a run of this machine, with those that it waits for.
+        steps: Every step, with those that it waits for; empty for a run of an earlier release.
         progress: Progress of running trainings by step.
         link: The run's page in Kubeflow; empty for one of this machine.
         continues: The earlier run whose arguments it changed; empty if there is none.
@@ -119,7 +119,7 @@ def trace(runs: Path, start: str) -> VersionLineage:
     """
     index = index_of(runs)
     graph = index.lineage()
-    run = next((one for one in index.summaries() if one.run == start), None)
+    run = index.find(start)
     digest = graph.find((run.version("model") or run.version("data") or start) if run else start)
     up, down = (
         tuple(LineageNode(depth=depth, node=node) for depth, node in graph.walk(digest, up=up))
@@ -134,7 +134,7 @@ def find_file(runs: Path, run: str, path: str) -> Path:
     """Return a file of a run: a report, a log, a document; links are followed, and lead nowhere else.
 
     Raises:
-        NotFound: The run has no such file.
+        PathNotFound: The run has no such file.
     """
     folder = require_run(runs, run)
     try:
@@ -144,4 +144,4 @@ def find_file(runs: Path, run: str, path: str) -> Path:
             return found
     except (ValueError, OSError):  # outside of the folder; a name that no file can have
         pass
-    raise NotFound(f"run {run} has no file {path!r:.200}", hint="The tasks of the run name its outputs.")
+    raise PathNotFound(f"run {run} has no file {path!r:.200}", hint="The tasks of the run name its outputs.")
