@@ -63,7 +63,8 @@ class Here:
         """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
         python = self._machine.python(call.step.toolchain)
         variables = invocation.variables(python, call.variables, scratch)
-        return self._processes.run(call.command, variables, call.log, call.step.timeout_s)
+        limit_s, closing = call.step.timeout_s, call.step.closing
+        return self._processes.run(call.command, variables, call.log, limit_s, closing=closing)
 
     def made_from(self, call: Invocation) -> dict[str, str]:
         """Return the digests of the locks of the step's environment and of those that a parameter names."""

@@ -59,6 +59,7 @@ class Processes:
         self.cancelled = threading.Event()
         self.observers: list[Callable[[bool], None]] = []
         self._live: set[int] = set()
+        self._closing: set[int] = set()
         self._scratch = ""
         self._reaper: subprocess.Popen[bytes] | None = None
 
@@ -97,7 +98,8 @@ class Processes:
     def _stop(self, number: int, _: FrameType | None) -> None:
         again = self.cancelled.is_set()
         self.cancelled.set()
-        self._end(tuple(self._live), signal.SIGKILL if again else number)
+        groups = self._live if again else self._live - self._closing
+        self._end(tuple(groups), signal.SIGKILL if again else number)
         for notify in self.observers:
             notify(again)
 
@@ -117,14 +119,22 @@ class Processes:
             last.start()
 
     def run(
-        self, command: Sequence[str], variables: Mapping[str, str], log: Path, timeout_s: float = 0.0
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
+        timeout_s: float = 0.0,
+        *,
+        closing: bool = False,
     ) -> Ended:
         """Run a command to its end and append its output to a log.
 
         ``variables`` are its complete environment; a ``timeout_s`` of 0 is none. Background processes that it
-        left in its session are stopped, as the end of a container would.
+        left in its session are stopped, as the end of a container would. A ``closing`` command, an exit
+        handler, does not get the first signal to the run; if it starts after that, it has the grace period.
         """
         late = threading.Event()
+        timeout_s = self.grace_s if closing and self.cancelled.is_set() else timeout_s
         with log.open("ab") as stream:
             process = subprocess.Popen(  # noqa: S603
                 command,
@@ -134,6 +144,8 @@ class Processes:
                 env=dict(variables),
                 start_new_session=True,
             )
+        if closing:
+            self._closing.add(process.pid)
         self._watch(process.pid)
 
         def expire() -> None:
@@ -144,7 +156,7 @@ class Processes:
         timer.daemon = True
         if timeout_s:
             timer.start()
-        if self.cancelled.is_set():
+        if self.cancelled.is_set() and not closing:
             self._end((process.pid,), signal.SIGTERM)
         try:
             code = process.wait()
@@ -174,6 +186,7 @@ class Processes:
             time.sleep(0.02)
         send_signal(group, signal.SIGKILL)
         self._live.discard(group)
+        self._closing.discard(group)
         self._tell_reaper(f"-{group}\n")
 
     def _tell_reaper(self, line: str) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -285,14 +286,20 @@ class _Run:
         self._notify(self._listener.warned, text)
 
     def _execute(self, execution: Execution, call: invocation.Invocation) -> bool:
-        """Run one task for kfp.local; never raises, so that an exit handler still runs."""
+        """Run one task for kfp.local; never raises, so that an exit handler still runs.
+
+        After a signal to the run only the exit handler runs, within the grace period.
+        """
         if self._processes.cancelled.is_set():
-            return False
-        start = time.monotonic()
+            if not call.step.closing:
+                return False
+            self._write("cancelled")  # the exit handler reads it
+        began, start = datetime.now(UTC), time.monotonic()
         self._notify(self._listener.task_started, call.name, call.step.toolchain)
         task = execution.run(call)
         state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
-        task = dataclasses.replace(task, state=state, seconds=round(time.monotonic() - start, 3))
+        seconds = round(time.monotonic() - start, 3)
+        task = dataclasses.replace(task, state=state, seconds=seconds, started=began.isoformat())
         with self._lock:
             self._tasks[task.step] = task
             self._write("running")

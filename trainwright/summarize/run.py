@@ -4,7 +4,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -74,6 +74,9 @@ class RunStep:
         origin: The run that produced a cached result; empty if unknown.
         seconds: Of this run, attempts and waits included; None where only the record tells.
         reports: URIs of its pages.
+        outputs: URIs of its artifacts.
+        started: Start in this run, ISO 8601; empty where only the record tells.
+        ended: Its end.
     """
 
     name: str
@@ -83,6 +86,9 @@ class RunStep:
     origin: str = ""
     seconds: float | None = None
     reports: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    started: str = ""
+    ended: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,17 @@ class Run:
     def records(self) -> list[Record]:
         """Records of the steps."""
         return [step.record for step in self.steps if step.record]
+
+    @property
+    def state(self) -> str:
+        """``done``, ``held`` by a gate, ``failed`` or ``cancelled``."""
+        if self.ending.state == "CANCELLED":
+            return "cancelled"
+        if any(step.state == "failed" for step in self.steps) or self.ending.state not in {"SUCCEEDED", ""}:
+            return "failed"
+        gates = [record for record in self.records if record.decision]
+        registered = any(record.step == "register" for record in self.records)
+        return "held" if gates and gates[-1].decision != "PASS" and not registered else "done"
 
     @property
     def seconds(self) -> float:
@@ -196,6 +213,8 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
+    if local.get("state") == "cancelled":
+        ending = replace(ending, state="CANCELLED", error="stopped by a signal")
     return Run(name, root, ending, steps, ancestors([latest] if latest else []), problems + unread)
 
 
@@ -224,7 +243,19 @@ def _cluster_steps(
         if task.state == "cached":
             record, origin = reused.get(task.name, (embedded.get(task.name), ""))
         failure = _failure(task, store) if task.state == "failed" else {}
-        steps.append(RunStep(task.shown, task.state, record, failure, origin, reports=task.reports))
+        steps.append(
+            RunStep(
+                name=task.shown,
+                state=task.state,
+                record=record,
+                error=failure,
+                origin=origin,
+                reports=task.reports,
+                outputs=task.outputs,
+                started=task.started,
+                ended=task.ended,
+            )
+        )
     return steps
 
 
@@ -346,6 +377,8 @@ def _local_step(task: dict[str, Any], store: _Store, problems: list[str]) -> Run
         error=found if isinstance(found, dict) else {"what": str(found)},
         seconds=float(task["seconds"]) if task.get("seconds") else None,
         reports=tuple(str(entry["uri"]) for entry in outputs if entry.get("type") == HTML),
+        outputs=tuple(str(entry["uri"]) for entry in outputs),
+        started=str(task.get("started", "")),
     )
 
 
