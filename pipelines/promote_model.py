@@ -5,7 +5,7 @@ from kfp import dsl, kubernetes
 from components.hold.component import hold
 from components.promote.component import promote
 from components.summarize.component import summarize
-from trainwright.authoring.tasks import configure, grant_mlflow
+from trainwright.authoring.tasks import SUMMARIZE, configure, grant_mlflow
 
 TRUST, KEY = "trainwright-trust", "trainwright-promote"
 """A ConfigMap with policy and trusted keys; the Secret with the key of the audit and MLflow's credentials."""
@@ -26,8 +26,9 @@ def promote_model(
         promotion: Section ``promotion``.
         request: What is asked for, by whom and why: {"to": "staging", "by": "anna", "reason": "…"}.
     """
-    finish = summarize()
+    finish = summarize(registry=registry)
     configure(finish, cpu="500m", memory="1G", cached=False)
+    grant_mlflow(finish, SUMMARIZE)
     with dsl.ExitHandler(finish, name="promote-model"):
         # A constant, not a parameter: who starts a run cannot choose the policy that it is judged by.
         moved = promote(registry=registry, promotion=promotion, request=request, trust=TRUST_FOLDER)

@@ -115,7 +115,9 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
         name: Name of the pipeline.
         given: Its parameters by name. With ``tuning``, a search of hyperparameters precedes the training.
     """
-    finish = tasks.configure(summarize(), cpu="500m", memory="1G", cached=False)
+    finish = summarize(section=given["run"], registry=given["registry"])
+    tasks.configure(finish, cpu="500m", memory="1G", cached=False)
+    tasks.grant_mlflow(finish, tasks.SUMMARIZE)
     with dsl.ExitHandler(finish, name=name):
         configured = configure(
             data=given["data"],
@@ -257,6 +259,7 @@ def train_and_register(
     training: dict = {},  # noqa: B006
     resources: dict = {},  # noqa: B006
     evaluation: dict = {},  # noqa: B006
+    run: dict = {},  # noqa: B006
     claim: str = "trainwright-shared",
     commit: str = "none",
     ingest_cpu: str = "1",
@@ -296,6 +299,7 @@ def train_and_register(
         training: Section ``training``.
         resources: Section ``resources``.
         evaluation: Section ``evaluation``.
+        run: Section ``run``.
         claim: PersistentVolumeClaim that the train step and its job share on a cluster: ``resources.claim``.
         commit: Git commit of the experiment, for the record.
         ingest_cpu: Cores of the pod of ``ingest``: ``steps.ingest.cpu``. What follows is the same for others.

@@ -5,12 +5,14 @@ from kfp import dsl
 from trainwright.authoring import images
 
 
-@dsl.component(base_image=images.TABULAR, install_kfp_package=False)
+@dsl.component(base_image=images.MLFLOW, install_kfp_package=False)
 def summarize(
     status: dsl.PipelineTaskFinalStatus,
     run: dsl.Output[dsl.Artifact],
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Markdown],
+    section: dict = {},  # noqa: B006 - a default of the component
+    registry: dict = {},  # noqa: B006
 ) -> None:
     """Write what ran, where it stopped and why, and the line from the result back to the source.
 
@@ -21,6 +23,8 @@ def summarize(
         run: The record of the run, with the records of all its steps.
         page: One self-contained page.
         summary: The same in a few lines.
+        section: Owner of the run, and its record in MLflow: the section ``run``.
+        registry: Address of MLflow: the section ``registry``; empty to log nothing.
     """
     from pathlib import Path
 

@@ -13,7 +13,7 @@ import yaml
 from docs.site.reference import read_metadata
 from trainwright import credentials
 from trainwright.authoring import catalog, images, pipeline_spec
-from trainwright.authoring.tasks import KFP_STORE, STORE
+from trainwright.authoring.tasks import KFP_STORE, STORE, SUMMARIZE
 from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,8 @@ def still(pipeline: dict[str, Any], platform: dict[str, Any]) -> Iterator[str]:
             yield f"{label}: variables {[entry['name'] for entry in container['env']]}"
 
 
-AS_VARIABLES = {KFP_STORE, STORE, "trainwright-mlflow", "trainwright-register", "trainwright-promote"}
+OF_MLFLOW = {"trainwright-mlflow", "trainwright-register", "trainwright-promote", SUMMARIZE}
+AS_VARIABLES = {KFP_STORE, STORE} | OF_MLFLOW
 """Secrets whose keys are variables, as the clients of object stores and MLflow read them."""
 
 

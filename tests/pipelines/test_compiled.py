@@ -135,6 +135,7 @@ MLFLOW_SECRETS = {
     "promote": {"trainwright-promote": MLFLOW_KEYS},
     "score": {"trainwright-mlflow": MLFLOW_KEYS},
     "get-production-model": {"trainwright-mlflow": MLFLOW_KEYS},
+    "summarize": {"trainwright-summarize": MLFLOW_KEYS},
 }
 """The Secret with MLflow's credentials by task: those that write are each of one task alone."""
 
@@ -158,10 +159,11 @@ def credentials(executor: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(name: str) -> None:
     pipeline, platform = yaml.safe_load_all(PIPELINE.with_stem(name).read_text())
     settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    secrets_of = MLFLOW_SECRETS if name != "materialize_features" else {}
     for task, body in tasks(pipeline):
         mine = settings[body["executor"]]
         if task in WITHOUT_STORE:
-            assert credentials(mine) == MLFLOW_SECRETS.get(task, {})
+            assert credentials(mine) == secrets_of.get(task, {})
             continue
         references = [*mine["secretAsEnv"], *mine["configMapAsEnv"]]
         assert all(reference["optional"] for reference in references), task
@@ -169,9 +171,9 @@ def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(n
         # KFP sends them as a strategic merge patch: a second one of a name would replace the first.
         assert len(set(variables)) == len(variables), task
         assert {"MINIO_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3"} <= set(variables), task
-        secrets = {KFP_STORE, STORE} | MLFLOW_SECRETS.get(task, {}).keys()
+        secrets = {KFP_STORE, STORE} | secrets_of.get(task, {}).keys()
         assert {reference["secretName"] for reference in mine["secretAsEnv"]} == secrets, task
-        assert credentials(mine) == MLFLOW_SECRETS.get(task, {}), task
+        assert credentials(mine) == secrets_of.get(task, {}), task
 
 
 def test_the_train_steps_store_references_reach_the_pods_of_its_job() -> None:
@@ -214,7 +216,7 @@ def test_the_form_of_a_new_run_misses_nothing_and_edits_sections_as_objects(name
     declared = pipeline["root"]["inputDefinitions"]["parameters"]
     assert [name for name, entry in declared.items() if "defaultValue" not in entry] == []
     kinds = {name: entry["parameterType"] for name, entry in declared.items()}
-    sections = kinds.keys() & {*SECTIONS, "promotion", "request"}
+    sections = kinds.keys() & {*SECTIONS, "promotion", "request", "run"}
     assert {name for name, kind in kinds.items() if kind == "STRUCT"} == sections
 
 
@@ -222,7 +224,9 @@ def test_each_section_passes_through_the_step_that_checks_all_of_them() -> None:
     pipeline, _ = spec()
     for name, task in tasks(pipeline):
         for entry in task.get("inputs", {}).get("parameters", {}).values():
-            if name != "configure" and (source := entry.get("componentInputParameter", "")):
+            if name not in {"configure", "summarize"} and (
+                source := entry.get("componentInputParameter", "")
+            ):
                 assert source.removeprefix("pipelinechannel--") not in SECTIONS, name
 
 

@@ -186,6 +186,7 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "evaluation": experiment.evaluation,
         "registry": _absolute_paths(experiment.registry, _REGISTRY_PATHS, folder),
         "promotion": experiment.promotion,
+        "run": experiment.run,
     }
     if experiment.tuning:
         sections["tuning"] = _absolute_paths(experiment.tuning, ("storage",), folder)

@@ -32,6 +32,9 @@ KFP_STORE = "mlpipeline-minio-artifact"
 KFP_STORE_KEYS = {"accesskey": "MINIO_ACCESS_KEY", "secretkey": "MINIO_SECRET_KEY"}
 """For ``minio://`` only, as in KFP's own launcher: a step that reads ``s3://`` by its role keeps it."""
 
+SUMMARIZE = "trainwright-summarize"
+"""The Secret with credentials that may write runs to MLflow, for `summarize`."""
+
 MLFLOW_KEYS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 """Keys of a Secret with MLflow's credentials, each named after the variable that MLflow's client reads."""
 

@@ -21,6 +21,7 @@ from trainwright.experiment.network import (
 )
 from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
 from trainwright.experiment.resources import Resources, Steps
+from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Section
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
 from trainwright.experiment.tuning import Tuning
@@ -57,6 +58,7 @@ __all__ = [
     "Registry",
     "ResolvedTraining",
     "Resources",
+    "RunSettings",
     "Runner",
     "Section",
     "ServingLog",

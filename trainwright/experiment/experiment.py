@@ -10,6 +10,7 @@ from trainwright.experiment.features import Features, Materialize
 from trainwright.experiment.network import LanguageModel, Mlp, Network
 from trainwright.experiment.registry import Promotion, Registry
 from trainwright.experiment.resources import Resources, Steps
+from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Name, Section
 from trainwright.experiment.training import Training
 from trainwright.experiment.tuning import Tuning
@@ -33,6 +34,7 @@ class Experiment(Section):
     registry: Registry = Field(description="Registration of the model.")
     promotion: Promotion = Field(Promotion(), description="Promotion policy.")
     materialize: Materialize | None = Field(None, description="Settings of `materialize_features`.")
+    run: RunSettings = Field(RunSettings(), description="Owner of the run, and its record in MLflow.")
 
     @model_validator(mode="after")
     def _features_fit(self) -> Self:
