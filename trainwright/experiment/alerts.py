@@ -23,7 +23,7 @@ class Alert(Section):
     on: tuple[Outcome, ...] = Field(("failed", "held"), min_length=1, description="Outcomes that send it.")
     owner: str = Field("", description="Only runs with this `run.owner`. Default: all.")
     webhook_file: Name | None = Field(None, description="File with the https URL to post to: a secret.")
-    format: Literal["json", "slack"] = Field("json", description="`slack` posts `{\"text\": …}`.")
+    format: Literal["json", "slack"] = Field("json", description='`slack` posts `{"text": …}`.')
     email: tuple[Address, ...] = Field((), max_length=100, description="Recipients; needs `run.smtp`.")
 
     @model_validator(mode="after")

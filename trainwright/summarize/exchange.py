@@ -1,4 +1,4 @@
-"""One bounded HTTP exchange: no redirect is followed, and no proxy, cookie or password of the machine is used."""
+"""One bounded HTTP exchange: without redirects, and without the machine's proxies, cookies and passwords."""
 
 import http.client
 import ssl

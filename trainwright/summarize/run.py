@@ -108,6 +108,16 @@ class Run:
         return [step.record for step in self.steps if step.record]
 
     @property
+    def pipeline(self) -> str:
+        """Name of the pipeline, which the name of its workflow begins with."""
+        return self.ending.job.rsplit("/", 1)[-1].rpartition("-")[0]
+
+    @property
+    def id(self) -> str:
+        """Kubeflow's id of the run, which is the last part of its root; the name of a local run."""
+        return self.root.rstrip("/").rpartition("/")[2]
+
+    @property
     def state(self) -> str:
         """``done``, ``held`` by a gate, ``failed`` or ``cancelled``."""
         if self.ending.state == "CANCELLED":

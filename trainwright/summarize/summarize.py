@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from markupsafe import Markup, escape
 
 from trainwright.artifacts import Record
+from trainwright.experiment import RunSettings
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
 from trainwright.report.page import (
@@ -23,6 +24,8 @@ from trainwright.report.page import (
     write_page,
 )
 from trainwright.report.svg import duration
+from trainwright.summarize.alerts import alerts, notification_of
+from trainwright.summarize.delivery import deliver, one_line
 from trainwright.summarize.lineage_diagram import draw_lineage
 from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.workflow import WorkflowReader
@@ -55,6 +58,9 @@ def summarize(
     record: Path,
     cluster: WorkflowReader | None = None,
     folder: str = "",
+    settings: RunSettings | None = None,
+    commit: str = "",
+    nominal: str = "",
 ) -> None:
     """Write the page, the summary and the record of a run. Never raises: that would hide the run's error.
 
@@ -66,9 +72,13 @@ def summarize(
         record: Folder of the record.
         cluster: API that lists the run's tasks; None for a local run.
         folder: Folder or URI of the page, from which it links to the reports. Default: that of this step.
+        settings: The section ``run``.
+        commit: Git commit of the experiment.
+        nominal: Time for which the run was scheduled, ISO 8601.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
+    run = Run(ending.job.rpartition("/")[2], run_root, ending, [], [], [])
     try:
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending, cluster)
@@ -78,7 +88,37 @@ def summarize(
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
+    for problem in _announce(run, settings or RunSettings(), page, cluster, commit, nominal):
+        print(f"not sent: {problem}")  # noqa: T201
+        text += f"- not sent: {markdown.escape(problem)}\n"
     _write(summary, text)
+
+
+def _announce(
+    run: Run,
+    settings: RunSettings,
+    page: Path,
+    cluster: WorkflowReader | None,
+    commit: str,
+    nominal: str,
+) -> list[str]:
+    """Send alerts and OpenLineage events; return a line for each receiver that did not get them."""
+    try:
+        link = f"{settings.page.rstrip('/')}/#/runs/details/{run.id}" if settings.page else ""
+        notification = notification_of(run, outcome(run), settings.owner, link if cluster else str(page))
+        deliveries = alerts(settings, notification, run.root)
+        if settings.openlineage:
+            from trainwright.summarize.openlineage import send_events
+
+            context = {
+                "namespace": cluster.namespace if cluster else "",
+                "commit": commit,
+                "nominal": nominal,
+            }
+            deliveries["OpenLineage events"] = lambda: send_events(run, settings, **context)
+        return deliver(deliveries)
+    except Exception as error:
+        return [f"alerts and events: {one_line(str(error))}"]
 
 
 def _write(path: Path, text: str) -> None:

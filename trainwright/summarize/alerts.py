@@ -1,0 +1,174 @@
+"""Alerts at the end of a run: each rule sends one message, to a webhook or by e-mail, once for each end.
+
+A receipt beside the run's artifacts keeps a retry of the exit handler from sending again. Where a receiver
+took a message and its answer was lost, nobody can know, and it is sent again, with the same ``id``.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from functools import partial
+from typing import Any
+
+from trainwright.credentials import read_secret
+from trainwright.documents import Document, canonical, digest_text
+from trainwright.errors import TrainwrightError
+from trainwright.experiment import Alert, RunSettings
+from trainwright.storage import Access, AlreadyExists, create, exists
+from trainwright.summarize import mail
+from trainwright.summarize.delivery import DEADLINE_S, TIMEOUT_S, one_line, post_json
+from trainwright.summarize.run import Run
+
+_EVERYBODY = re.compile(r"@(?=(?:all|channel|here|everyone)\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notification(Document):
+    """The end of a run in short, as a webhook gets it.
+
+    Attributes:
+        id: Equal for every delivery of the same end.
+        outcome: ``done``, ``held``, ``failed`` or ``cancelled``.
+        headline: What happened, in one line, with numbers and limits.
+        step: The step that failed, or whose decision held the run.
+        error: ``what``, ``where`` and ``hint`` of a failed step.
+        decision: Decision of the last gate.
+        registered: Model and version.
+        link: Page of the run: a path on a laptop, Kubeflow's page on a cluster.
+    """
+
+    id: str
+    pipeline: str
+    run: str
+    outcome: str
+    headline: str
+    owner: str = ""
+    step: str = ""
+    error: dict[str, str] = field(default_factory=dict)
+    decision: str = ""
+    registered: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    link: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return pipeline, run and outcome in one line."""
+        return f"{self.pipeline} {self.run} {self.outcome}"
+
+    def lines(self) -> Iterator[str]:
+        """Yield what a person needs to know, the most important first."""
+        yield self.headline
+        for name in ("where", "hint"):
+            if text := self.error.get(name):
+                yield f"{'at' if name == 'where' else 'next'}: {text}"
+        if self.metrics:
+            yield "metrics: " + ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        for name in ("registered", "owner", "link"):
+            if text := getattr(self, name):
+                yield f"{name}: {text}"
+
+
+def notification_of(run: Run, headline: str, owner: str, link: str) -> Notification:
+    """Describe the end of a run, without secrets and control characters.
+
+    Args:
+        run: The run.
+        headline: What happened, in one sentence.
+        owner: Person or team that owns it.
+        link: Path or URL of its page.
+    """
+    failed = next((step for step in run.steps if step.state == "failed"), None)
+    gates = [step for step in run.steps if step.record and step.record.decision]
+    stopped = failed or (gates[-1] if gates and run.state == "held" else None)
+    made = next((record for record in reversed(run.records) if record.step == "register"), None)
+    texts = {
+        "pipeline": run.pipeline,
+        "run": run.name,
+        "outcome": run.state,
+        "headline": headline,
+        "owner": owner,
+        "step": stopped.name if stopped else "",
+        "decision": gates[-1].record.decision if gates and gates[-1].record else "",
+        "registered": made.headline if made else "",
+        "link": link,
+    }
+    error = {name: str(failed.error.get(name, "")) for name in ("what", "where", "hint")} if failed else {}
+    return Notification(
+        id=end_of(run),
+        error={name: one_line(text) for name, text in error.items()},
+        **{name: one_line(text) for name, text in texts.items()},
+    )
+
+
+def end_of(run: Run) -> str:
+    """Return a digest of one end of a run; a run that was resumed and ended again has another one."""
+    steps = [
+        [step.name, step.state, step.started, step.record.digest if step.record else ""] for step in run.steps
+    ]
+    return digest_text(canonical([run.root, run.name, run.state, steps]))
+
+
+def alerts(settings: RunSettings, notification: Notification, root: str) -> dict[str, Callable[[], None]]:
+    """Return the deliveries of all rules that match, by the name of their receiver.
+
+    Args:
+        settings: The section ``run``.
+        notification: The end of the run.
+        root: Folder or URI of the run's artifacts, for the receipts.
+    """
+    return {
+        f"alert {number} to {rule.webhook_file or ', '.join(rule.email)}": partial(
+            _deliver, rule, settings, notification, f"{root.rstrip('/')}/alerts"
+        )
+        for number, rule in enumerate(settings.alerts, 1)
+        if notification.outcome in rule.on and rule.owner in {"", settings.owner}
+    }
+
+
+def _deliver(rule: Alert, settings: RunSettings, notification: Notification, receipts: str) -> None:
+    """Send one alert, unless its receipt is there. If the store is away, nobody knows, and it is sent."""
+    key = digest_text(notification.id + canonical(rule.to_parameter()))
+    receipt, access = f"{receipts}/{key[:16]}.json", Access(retry_s=TIMEOUT_S)
+    with suppress(TrainwrightError):
+        if exists(receipt, access):
+            return
+    _send(rule, settings, notification)
+    with suppress(AlreadyExists):
+        create(receipt, canonical(notification.to_json()).encode(), access)
+
+
+def _send(rule: Alert, settings: RunSettings, notification: Notification) -> None:
+    if rule.webhook_file:
+        key = "run.alerts.webhook_file"
+        post_json(read_secret(rule.webhook_file, key).strip(), document(rule, notification), key)
+    elif settings.smtp:
+        smtp = settings.smtp
+        password = read_secret(smtp.password_file, "run.smtp.password_file") if smtp.password_file else ""
+        mail.send(smtp, password, letter(rule.email, smtp.sender, notification), DEADLINE_S, TIMEOUT_S)
+
+
+def document(rule: Alert, notification: Notification) -> dict[str, Any]:
+    """Return what a webhook gets: the notification, or a text that Slack and its like show."""
+    if rule.format == "json":
+        return notification.to_json()
+    lines = [slack(line) for line in notification.lines()]
+    return {"text": "\n".join([f"*{slack(notification.title)}*", *lines])}
+
+
+def slack(text: str) -> str:
+    """Escape a text as Slack requires, and keep it from mentioning everybody of a channel."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _EVERYBODY.sub("@\u200b", escaped)
+
+
+def letter(recipients: Sequence[str], sender: str, notification: Notification) -> EmailMessage:
+    """Return the e-mail of a notification; its headers hold no text that could break out of them."""
+    message = EmailMessage()
+    message["Subject"] = f"trainwright: {notification.title}"
+    message["From"], message["To"] = sender, ", ".join(recipients)
+    message["Message-ID"] = f"<{notification.id}@{sender.partition('@')[2]}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content("\n".join([notification.title, "", *notification.lines()]))
+    return message

@@ -1,0 +1,62 @@
+"""Send one e-mail to a server, encrypted unless configured otherwise."""
+
+import smtplib
+import ssl
+from email.message import EmailMessage
+
+from trainwright.errors import DependencyError, InputError
+from trainwright.experiment import Smtp
+from trainwright.retries import retry
+
+_PERMANENT = 500
+
+
+def send(server: Smtp, password: str, message: EmailMessage, deadline_s: float, timeout_s: float) -> None:
+    """Send a message to all its recipients, with retries.
+
+    Args:
+        server: The section ``run.smtp``.
+        password: Password of its user.
+        message: The message.
+        deadline_s: No attempt starts later.
+        timeout_s: Longest wait for bytes.
+
+    Raises:
+        InputError: The server delivers to some recipients only.
+        DependencyError: It offers no encryption.
+        GaveUp: It did not accept the message until the deadline.
+        smtplib.SMTPException: It rejects the login, the sender or all recipients.
+    """
+
+    def once() -> None:
+        trusted = ssl.create_default_context()
+        with (
+            smtplib.SMTP_SSL(server.host, server.port, timeout=timeout_s, context=trusted)
+            if server.security == "tls"
+            else smtplib.SMTP(server.host, server.port, timeout=timeout_s)
+        ) as client:
+            if server.security == "starttls":
+                client.starttls(context=trusted)
+            if server.user:
+                client.login(server.user, password)
+            if refused := client.send_message(message):
+                rejected = ", ".join(refused)
+                raise InputError(f"{server.host} delivers to the other recipients, but rejects {rejected}")
+
+    try:
+        retry(once, _is_transient, f"sending mail to {server.host}", deadline_s)
+    except smtplib.SMTPNotSupportedError as error:
+        raise DependencyError(
+            f"{server.host}:{server.port}: {error}",
+            hint="Name a port that offers it, or set run.smtp.security.",
+        ) from None
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return all(code < _PERMANENT for code, _ in error.recipients.values())
+    if isinstance(error, smtplib.SMTPResponseException):
+        return error.smtp_code < _PERMANENT
+    if isinstance(error, smtplib.SMTPNotSupportedError | ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, OSError)
