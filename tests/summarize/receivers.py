@@ -13,10 +13,13 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 SILENT = 0
 """Status of an answer that never comes."""
+
+KEY = "s3cret pass"
+"""Password of the mail server."""
 
 
 @dataclass
@@ -85,6 +88,7 @@ class MailServer:
         replies: Replies to RCPT in turn, the last one for ever.
         implicit: Whether it speaks TLS from the start.
         trickle: Whether it sends its greeting one line a moment, for ever.
+        farewell: Its answer to QUIT.
     """
 
     port: int = 0
@@ -95,7 +99,78 @@ class MailServer:
     replies: Sequence[str] = ("250 ok",)
     implicit: bool = False
     trickle: bool = False
+    farewell: str = "221 bye"
     asked: int = 0
+
+
+class _Session(socketserver.StreamRequestHandler):
+    """One session of a client."""
+
+    behaviour: ClassVar[MailServer]
+    tls: ClassVar[ssl.SSLContext]
+
+    def handle(self) -> None:
+        self.encrypted, self.recipients = self.behaviour.implicit, list[str]()
+        if self.encrypted:
+            self.wrap()
+        while self.behaviour.trickle:
+            self.say("220-one moment")
+            time.sleep(0.05)
+        self.say("220 ready")
+        while line := self.rfile.readline():
+            text = line.decode().strip()
+            if not self.encrypted:
+                self.behaviour.words.append(text)
+            word, _, rest = text.partition(" ")
+            getattr(self, f"on_{word.lower()}", self.on_other)(rest)
+            if word.upper() == "QUIT":
+                return
+
+    def on_ehlo(self, _: str) -> None:
+        offer = "STARTTLS" if self.behaviour.offers and not self.encrypted else "AUTH PLAIN"
+        self.say(f"250-here\r\n250 {offer}")
+
+    def on_starttls(self, _: str) -> None:
+        self.say("220 go on")
+        self.wrap()
+        self.encrypted = True
+
+    def on_auth(self, rest: str) -> None:
+        _, user, key = base64.b64decode(rest.split(" ")[1]).decode().split("\0")
+        self.behaviour.logins.append((user, key))
+        self.say("235 welcome" if key == KEY else "535 no")
+
+    def on_rcpt(self, rest: str) -> None:
+        replies = self.behaviour.replies
+        reply = replies[min(self.behaviour.asked, len(replies) - 1)]
+        self.behaviour.asked += 1
+        if reply[0] == "2":
+            self.recipients.append(rest.partition("<")[2].partition(">")[0])
+        self.say(reply)
+
+    def on_data(self, _: str) -> None:
+        self.say("354 go on")
+        body = b"".join(iter(self.rfile.readline, b".\r\n"))
+        letter = cast("EmailMessage", message_from_bytes(body, policy=policy.SMTP))
+        self.behaviour.letters.append((self.recipients, letter))
+        self.say("250 taken")
+
+    def on_quit(self, _: str) -> None:
+        self.say(self.behaviour.farewell)
+
+    def on_other(self, _: str) -> None:
+        self.say("250 ok")
+
+    def wrap(self) -> None:
+        self.connection = self.tls.wrap_socket(self.connection, server_side=True)
+        self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
+
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()
+
+    def say(self, text: str) -> None:
+        self.wfile.write(f"{text}\r\n".encode())
 
 
 @contextmanager
@@ -103,69 +178,14 @@ def mail_server(identity: tuple[Path, Path], server: MailServer) -> Iterator[Mai
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*identity)
 
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.encrypted = server.implicit
-            if server.implicit:
-                self.wrap()
-            while server.trickle:
-                self.say("220-one moment")
-                time.sleep(0.05)
-            self.say("220 ready")
-            self.recipients: list[str] = []
-            while line := self.rfile.readline():
-                text = line.decode().strip()
-                if not self.encrypted:
-                    server.words.append(text)
-                if not self.answer(text):
-                    return
-
-        def answer(self, text: str) -> bool:
-            word = text.split(" ", maxsplit=1)[0].upper()
-            if word == "EHLO":
-                offer = "STARTTLS" if server.offers and not self.encrypted else "AUTH PLAIN"
-                self.say(f"250-here\r\n250 {offer}")
-            elif word == "STARTTLS":
-                self.say("220 go on")
-                self.wrap()
-                self.encrypted = True
-            elif word == "AUTH":
-                _, user, password = base64.b64decode(text.split(" ")[2]).decode().split("\0")
-                server.logins.append((user, password))
-                self.say("235 welcome" if password == "s3cret pass" else "535 no")
-            elif word == "RCPT":
-                reply = server.replies[min(server.asked, len(server.replies) - 1)]
-                server.asked += 1
-                self.recipients += [text.partition("<")[2].partition(">")[0]] if reply[0] == "2" else []
-                self.say(reply)
-            elif word == "DATA":
-                self.say("354 go on")
-                body = b"".join(iter(self.rfile.readline, b".\r\n"))
-                letter = cast("EmailMessage", message_from_bytes(body, policy=policy.SMTP))
-                server.letters.append((self.recipients, letter))
-                self.say("250 taken")
-            else:
-                self.say("221 bye" if word == "QUIT" else "250 ok")
-            return word != "QUIT"
-
-        def wrap(self) -> None:
-            self.connection = tls.wrap_socket(self.connection, server_side=True)
-            self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
-
-        def finish(self) -> None:
-            super().finish()
-            self.connection.close()
-
-        def say(self, text: str) -> None:
-            self.wfile.write(f"{text}\r\n".encode())
-
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
             """A client that goes away is no news."""
 
-    with _serving(Server(("127.0.0.1", 0), Handler)) as port:
+    handler = type("Session", (_Session,), {"behaviour": server, "tls": tls})
+    with _serving(Server(("127.0.0.1", 0), handler)) as port:
         server.port = port
         yield server
 

@@ -1,5 +1,6 @@
 """Send one e-mail to a server, encrypted unless configured otherwise."""
 
+import contextlib
 import smtplib
 import ssl
 from email.message import EmailMessage
@@ -30,18 +31,23 @@ def send(server: Smtp, password: str, message: EmailMessage, deadline_s: float, 
 
     def once() -> None:
         trusted = ssl.create_default_context()
-        with (
-            smtplib.SMTP_SSL(server.host, server.port, timeout=timeout_s, context=trusted)
-            if server.security == "tls"
-            else smtplib.SMTP(server.host, server.port, timeout=timeout_s)
-        ) as client:
+        if server.security == "tls":
+            client: smtplib.SMTP = smtplib.SMTP_SSL(
+                server.host, server.port, timeout=timeout_s, context=trusted
+            )
+        else:
+            client = smtplib.SMTP(server.host, server.port, timeout=timeout_s)
+        with contextlib.closing(client):
             if server.security == "starttls":
                 client.starttls(context=trusted)
             if server.user:
                 client.login(server.user, password)
-            if refused := client.send_message(message):
-                rejected = ", ".join(refused)
-                raise InputError(f"{server.host} delivers to the other recipients, but rejects {rejected}")
+            refused = client.send_message(message)
+            with contextlib.suppress(OSError):  # it has the letter, and another try would send it again
+                client.quit()
+        if refused:
+            rejected = ", ".join(refused)
+            raise InputError(f"{server.host} delivers to the other recipients, but rejects {rejected}")
 
     try:
         retry(once, _is_transient, f"sending mail to {server.host}", deadline_s)

@@ -53,6 +53,9 @@ _MADE = ("source", "features", "data", "training_set", "predictions", "model", "
 _ENDS = {"done": RunState.COMPLETE, "held": RunState.COMPLETE, "failed": RunState.FAIL}
 """Type of the last event by the state of a step or a run; ABORT for others, which were stopped."""
 
+_SCHEMES = {"minio": "s3", "postgresql": "postgres"}
+"""Schemes of namespaces that differ from those of our URIs."""
+
 _RAN = frozenset({"done", "failed", "stopped", "running"})
 _MAX_MANIFEST = 16 << 20
 """Bytes of a manifest that is read for its columns."""
@@ -197,7 +200,8 @@ def _named(record: Record, name: str, digest: str, job: Job) -> _Dataset:
         return _Dataset("file", source, digest)
     if source:
         authority, _, name = path.partition("/")
-        return _Dataset(f"{'s3' if scheme == 'minio' else scheme}://{authority}", name, digest)
+        host = authority.rpartition("@")[2]
+        return _Dataset(f"{_SCHEMES.get(scheme, scheme)}://{host}", name, digest)
     return _Dataset(job.namespace, f"{job.name}.{record.step}.{name}", digest)
 
 

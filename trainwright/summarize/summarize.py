@@ -58,9 +58,9 @@ def summarize(
     record: Path,
     cluster: WorkflowReader | None = None,
     folder: str = "",
-    settings: RunSettings | None = None,
-    commit: str = "",
-    nominal: str = "",
+    section: Mapping[str, Any] = MappingProxyType({}),
+    registry: Mapping[str, Any] = MappingProxyType({}),
+    scheduled: str = "",
 ) -> None:
     """Write the page, the summary and the record of a run. Never raises: that would hide the run's error.
 
@@ -72,9 +72,9 @@ def summarize(
         record: Folder of the record.
         cluster: API that lists the run's tasks; None for a local run.
         folder: Folder or URI of the page, from which it links to the reports. Default: that of this step.
-        settings: The section ``run``.
-        commit: Git commit of the experiment.
-        nominal: Time for which the run was scheduled, ISO 8601.
+        section: The section ``run``.
+        registry: The section ``registry``.
+        scheduled: Time for which the run was scheduled, ISO 8601.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
