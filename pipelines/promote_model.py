@@ -28,7 +28,9 @@ def promote_model(
         request: What is asked for, by whom and why: {"to": "staging", "by": "anna", "reason": "…"}.
         run: Section ``run``.
     """
-    finish = summarize(section=run, registry=registry, scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER)
+    finish = summarize(
+        section=run, registry=registry, scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
+    )
     configure(finish, cpu="500m", memory="1G", cached=False)
     grant_mlflow(grant_run_end(finish), SUMMARIZE)
     with dsl.ExitHandler(finish, name="promote-model"):

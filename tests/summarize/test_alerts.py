@@ -80,8 +80,8 @@ def held_run(root: Path) -> Path:
 def end(root: Path, ending: FinalStatus = FAILED, **settings: Any) -> str:
     """End a run, and return its summary as a reader sees it."""
     out = root.parent / "out"
-    parsed = RunSettings.check(settings, "run")
-    summarize(str(root), ending, out / "page.html", out / "summary.md", out / "run", settings=parsed)
+    places = out / "page.html", out / "summary.md", out / "run"
+    summarize(str(root), ending, *places, section=settings, scheduled="2026-11-27T09:00:00Z")
     return (out / "summary.md").read_text().replace("\\", "")
 
 

@@ -90,6 +90,7 @@ def test_finished_run_has_a_job_for_the_pipeline_and_one_for_each_step(tmp_path:
     assert (parent["job"]["namespace"], parent["job"]["name"]) == ("trainwright", JOB)
     assert first["job"]["facets"]["ownership"]["owners"] == [{"name": "team a"}]
     assert first["job"]["facets"]["jobType"]["jobType"] == "PIPELINE"
+    assert first["run"]["facets"]["nominalTime"]["nominalStartTime"] == "2026-11-27T09:00:00Z"
 
 
 def test_outputs_of_a_step_are_the_inputs_of_the_next_with_version_and_columns(tmp_path: Path) -> None:

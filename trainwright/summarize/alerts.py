@@ -5,7 +5,7 @@ took a message and its answer was lost, nobody can know, and it is sent again, w
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
@@ -18,8 +18,9 @@ from trainwright.errors import TrainwrightError
 from trainwright.experiment import Alert, RunSettings
 from trainwright.storage import Access, AlreadyExists, create, exists
 from trainwright.summarize import mail
-from trainwright.summarize.delivery import DEADLINE_S, TIMEOUT_S, one_line, post_json
+from trainwright.summarize.delivery import DEADLINE_S, TIMEOUT_S, deliver, one_line, post_json
 from trainwright.summarize.run import Run
+from trainwright.summarize.workflow import WorkflowReader
 
 _EVERYBODY = re.compile(r"@(?=(?:all|channel|here|everyone)\b)", re.IGNORECASE)
 
@@ -110,21 +111,43 @@ def end_of(run: Run) -> str:
     return digest_text(canonical([run.root, run.name, run.state, steps]))
 
 
-def alerts(settings: RunSettings, notification: Notification, root: str) -> dict[str, Callable[[], None]]:
-    """Return the deliveries of all rules that match, by the name of their receiver.
+def announce(
+    run: Run,
+    headline: str,
+    section: Mapping[str, Any],
+    page: str,
+    cluster: WorkflowReader | None = None,
+    scheduled: str = "",
+) -> list[str]:
+    """Send alerts and OpenLineage events; return a line for each receiver that did not get them.
 
     Args:
-        settings: The section ``run``.
-        notification: The end of the run.
-        root: Folder or URI of the run's artifacts, for the receipts.
+        run: The run.
+        headline: What happened, in one sentence.
+        section: The section ``run``.
+        page: Path of the run's page.
+        cluster: The cluster of the run; None for a local run.
+        scheduled: Time for which the run was scheduled, ISO 8601.
     """
-    return {
-        f"alert {number} to {rule.webhook_file or ', '.join(rule.email)}": partial(
-            _deliver, rule, settings, notification, f"{root.rstrip('/')}/alerts"
-        )
-        for number, rule in enumerate(settings.alerts, 1)
-        if notification.outcome in rule.on and rule.owner in {"", settings.owner}
-    }
+    try:
+        settings = RunSettings.parse(section, "run")
+        link = f"{settings.page.rstrip('/')}/#/runs/details/{run.id}" if settings.page else ""
+        notification = notification_of(run, headline, settings.owner, link if cluster else page)
+        deliveries: dict[str, Callable[[], None]] = {
+            f"alert {number} to {rule.webhook_file or ', '.join(rule.email)}": partial(
+                _deliver, rule, settings, notification, f"{run.root.rstrip('/')}/alerts"
+            )
+            for number, rule in enumerate(settings.alerts, 1)
+            if run.state in rule.on and rule.owner in {"", settings.owner}
+        }
+        if settings.openlineage:
+            from trainwright.summarize.openlineage import send_events
+
+            namespace = cluster.namespace if cluster else "trainwright"
+            deliveries["OpenLineage events"] = partial(send_events, run, settings, namespace, scheduled)
+        return deliver(deliveries)
+    except Exception as error:
+        return [f"alerts and events: {one_line(str(error))}"]
 
 
 def _deliver(rule: Alert, settings: RunSettings, notification: Notification, receipts: str) -> None:

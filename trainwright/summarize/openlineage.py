@@ -86,7 +86,7 @@ class _Dataset:
 
 
 def events_of(
-    run: runs.Run, *, namespace: str = "", owner: str = "", commit: str = "", nominal: str = ""
+    run: runs.Run, namespace: str, *, owner: str = "", commit: str = "", scheduled: str = ""
 ) -> list[RunEvent]:
     """Return the events of a run: the pipeline's first one, those of its steps, the pipeline's last one.
 
@@ -94,10 +94,10 @@ def events_of(
 
     Args:
         run: The run.
-        namespace: Namespace of the jobs: that of the cluster; ``trainwright`` by default.
+        namespace: Namespace of the jobs.
         owner: Owner of the jobs.
         commit: Git commit of the experiment.
-        nominal: Time for which the run was scheduled, ISO 8601.
+        scheduled: Time for which the run was scheduled, ISO 8601.
     """
     set_producer(f"urn:trainwright:{trainwright.__version__}")
     ran = [(step, *times) for step in run.steps if step.state in _RAN and (times := _times(step))]
@@ -106,11 +106,11 @@ def events_of(
     first, last = min(start for _, start, _ in ran), max(end for *_, end in ran)
     root = str(generate_static_uuid(first, f"{run.root}\0{run.name}".encode()))
     facets: dict[str, Any] = {}
-    if nominal:
-        facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(nominal)
+    if scheduled:
+        facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(scheduled)
     model = next((str(record.config["model"]) for record in run.records if record.config.get("model")), "")
     name = f"{run.pipeline}.{model}".rstrip(".")
-    job = Job(namespace or "trainwright", name, _job_facets("PIPELINE", owner, commit))
+    job = Job(namespace, name, _job_facets("PIPELINE", owner, commit))
     parent = parent_run.ParentRunFacet(parent_run.Run(root), parent_run.Job(job.namespace, job.name))
     made = _datasets(run, job)
     found: list[_Event] = [(RunState.START, first, Run(root, facets), job, [], [])]
@@ -216,13 +216,14 @@ def _manifest(step: RunStep, digest: str) -> Snapshot | None:
     return None
 
 
-def send_events(run: runs.Run, settings: RunSettings, **context: str) -> None:
+def send_events(run: runs.Run, settings: RunSettings, namespace: str, scheduled: str) -> None:
     """Append the events of a run to a file, one JSON object a line, or post each to a URL.
 
     Args:
         run: The run.
         settings: The section ``run``.
-        context: As of :func:`events_of`.
+        namespace: Namespace of the jobs.
+        scheduled: Time for which the run was scheduled, ISO 8601.
 
     Raises:
         DependencyError: The server did not take all of them.
@@ -230,7 +231,8 @@ def send_events(run: runs.Run, settings: RunSettings, **context: str) -> None:
         OSError: The file cannot be written.
     """
     target = settings.openlineage or ""
-    documents = [Serde.to_dict(event) for event in events_of(run, owner=settings.owner, **context)]
+    events = events_of(run, namespace, owner=settings.owner, scheduled=scheduled)
+    documents = [Serde.to_dict(event) for event in events]
     if "://" not in target:
         lines = "".join(canonical(document) + "\n" for document in documents).encode()
         file = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -1,16 +1,17 @@
 """The run on one page, and in a few lines of Markdown."""
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from markupsafe import Markup, escape
 
 from trainwright.artifacts import Record
-from trainwright.experiment import RunSettings
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
 from trainwright.report.page import (
@@ -24,8 +25,7 @@ from trainwright.report.page import (
     write_page,
 )
 from trainwright.report.svg import duration
-from trainwright.summarize.alerts import alerts, notification_of
-from trainwright.summarize.delivery import deliver, one_line
+from trainwright.summarize.alerts import announce
 from trainwright.summarize.lineage_diagram import draw_lineage
 from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.workflow import WorkflowReader
@@ -88,37 +88,10 @@ def summarize(
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
-    for problem in _announce(run, settings or RunSettings(), page, cluster, commit, nominal):
+    for problem in announce(run, outcome(run), section, str(page), cluster, scheduled):
         print(f"not sent: {problem}")  # noqa: T201
         text += f"- not sent: {markdown.escape(problem)}\n"
     _write(summary, text)
-
-
-def _announce(
-    run: Run,
-    settings: RunSettings,
-    page: Path,
-    cluster: WorkflowReader | None,
-    commit: str,
-    nominal: str,
-) -> list[str]:
-    """Send alerts and OpenLineage events; return a line for each receiver that did not get them."""
-    try:
-        link = f"{settings.page.rstrip('/')}/#/runs/details/{run.id}" if settings.page else ""
-        notification = notification_of(run, outcome(run), settings.owner, link if cluster else str(page))
-        deliveries = alerts(settings, notification, run.root)
-        if settings.openlineage:
-            from trainwright.summarize.openlineage import send_events
-
-            context = {
-                "namespace": cluster.namespace if cluster else "",
-                "commit": commit,
-                "nominal": nominal,
-            }
-            deliveries["OpenLineage events"] = lambda: send_events(run, settings, **context)
-        return deliver(deliveries)
-    except Exception as error:
-        return [f"alerts and events: {one_line(str(error))}"]
 
 
 def _write(path: Path, text: str) -> None:
