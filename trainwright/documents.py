@@ -100,6 +100,15 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested plain data as one level of dotted keys."""
+    found: dict[str, Any] = {}
+    for key, entry in value.items():
+        name = f"{prefix}{key}"
+        found |= flatten(entry, f"{name}.") if isinstance(entry, Mapping) else {name: entry}
+    return found
+
+
 def digest_text(text: str) -> str:
     """Return the SHA-256 of a text, as 64 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()

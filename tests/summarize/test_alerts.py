@@ -3,8 +3,9 @@
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -51,11 +52,19 @@ def root(tmp_path: Path) -> Path:
     return failed_run(tmp_path / "0192f3")
 
 
+def request(root: Path, arguments: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """What the local runner writes when it creates a run."""
+    created = {"schema_version": 1, "created": "2026-11-20T09:59:00+00:00", "continues": ""}
+    content = created | {"run": "0192f3", "pipeline": "train_and_register", "arguments": {**arguments}}
+    (root / "run.json").write_text(json.dumps(content))
+
+
 def failed_run(root: Path, error: dict[str, str] = ERROR, started: str = "2026-11-27T10:00:00+00:00") -> Path:
     records = chain()
     put(root, records, "ingest", "validate", "join")
     states = {"ingest": "done", "validate": "done", "join": "done", "train": ("failed", error)}
     tasks(root, records, **states)
+    request(root)
     listed = json.loads((root / "tasks.json").read_text())
     for task in listed["tasks"]:
         task["started"] = started
@@ -100,7 +109,7 @@ def test_failed_run_posts_step_error_and_next_step_to_the_url_of_the_file(
     assert len(document.pop("id")) == 64
     assert document == {
         "schema_version": 1,
-        "pipeline": "train-and-register",
+        "pipeline": "train_and_register",
         "run": "0192f3",
         "outcome": "failed",
         "headline": "Failed in train: a loss is not finite at step 12",
@@ -169,7 +178,7 @@ def test_slack_text_escapes_markup_and_mentions_nobody(tmp_path: Path, trusted: 
     assert hook.documents[0] == {
         "text": "\n".join(
             [
-                "*train-and-register 0192f3 failed*",
+                "*train_and_register 0192f3 failed*",
                 "Failed in train: column '&lt;!channel&gt; &amp; @\u200bhere' is red at 5",
                 "next: Ask &lt;@U1&gt;.",
                 "owner: team &amp; co",
@@ -286,7 +295,7 @@ def test_mail_is_encrypted_and_has_the_facts_of_the_run(
     assert server.logins == [("robot", "s3cret pass")]
     [(recipients, letter)] = server.letters
     assert recipients == ["anna@example.com", "ops@example.com"]
-    assert letter["Subject"] == "trainwright: train-and-register 0192f3 failed"
+    assert letter["Subject"] == "trainwright: train_and_register 0192f3 failed"
     assert (letter["From"], letter["Auto-Submitted"]) == ("tw@example.com", "auto-generated")
     lines = letter.get_content().splitlines()
     assert lines[2:6] == [
@@ -299,14 +308,17 @@ def test_mail_is_encrypted_and_has_the_facts_of_the_run(
 
 def test_name_with_line_breaks_adds_no_header(tmp_path: Path, trusted: tuple[Path, Path]) -> None:
     root = failed_run(tmp_path / "0192f3")
-    hostile = FinalStatus("FAILED", "evil\r\nBcc: spy@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>-1", "t")
+    (root / "run.json").unlink()
+    listed = json.loads((root / "tasks.json").read_text())
+    hostile = {"run": "evil\r\nBcc: spy@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>"}
+    (root / "tasks.json").write_text(json.dumps(listed | hostile))
     with mail_server(trusted, MailServer()) as server:
-        text = end(root, hostile, **mail_settings(tmp_path, server))
+        text = end(root, **mail_settings(tmp_path, server))
     assert "not sent" not in text
     [(recipients, letter)] = server.letters
     assert recipients == ["anna@example.com", "ops@example.com"]
     assert letter["Bcc"] is None
-    assert letter["Subject"].strip().startswith("trainwright: evil Bcc: spy@example.com")
+    assert letter["Subject"].strip().startswith(f"trainwright: {tmp_path.name} evil Bcc: spy@example.com")
 
 
 def test_mail_server_without_starttls_gets_no_password(

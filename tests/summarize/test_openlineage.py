@@ -9,7 +9,7 @@ import pytest
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 
 from tests.summarize.receivers import webhook
-from tests.summarize.test_alerts import DONE, FAILED, end, failed_run, identity, trusted  # noqa: F401
+from tests.summarize.test_alerts import DONE, FAILED, end, failed_run, identity, request, trusted  # noqa: F401
 from tests.summarize.test_page import put, record, tasks
 from trainwright.artifacts import Column, Record, Snapshot
 from trainwright.documents import digest_text
@@ -18,7 +18,8 @@ MANIFEST = Snapshot(
     files=(), columns=(Column(name="delay", type="double"), Column(name="origin", type="string"))
 )
 SOURCE, SET, MODEL = digest_text("source"), digest_text("set"), digest_text("model")
-JOB = "train-and-register.flight-delay"
+JOB = "train_and_register.flight-delay"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def lineage() -> dict[str, Record]:
@@ -28,22 +29,19 @@ def lineage() -> dict[str, Record]:
         "ingest": ({"source": SOURCE, "file /data/flights.csv": "md5:ab"}, {"data": MANIFEST.digest}, {}),
         "join": ({"entities": MANIFEST.digest, "verdict": digest_text("v")}, {"training_set": SET}, {}),
         "train": ({"training_set": SET}, {"model": MODEL}, {}),
-        "register": ({"model": MODEL}, {"registration": digest_text("r")}, {"model": "flight-delay"}),
+        "register": ({"model": MODEL}, {"registration": digest_text("r")}, {}),
     }
     return {
-        step: replace(record(step, 0), inputs=inputs, outputs=outputs, config=config)
-        for step, (inputs, outputs, config) in steps.items()
+        step: replace(record(step, minute), inputs=inputs, outputs=outputs, config=config)
+        for minute, (step, (inputs, outputs, config)) in enumerate(steps.items())
     }
 
 
 def done_run(root: Path) -> Path:
     put(root, lineage())
-    MANIFEST.write(root / "ingest" / "main")
+    MANIFEST.write(root / "ingest" / "snapshot" / Snapshot.FILE)
     tasks(root, lineage(), **dict.fromkeys(lineage(), "done"))
-    listed = json.loads((root / "tasks.json").read_text())
-    for minute, task in enumerate(listed["tasks"]):
-        task["started"] = f"2026-11-27T10:{minute:02d}:00.250000+00:00"
-    (root / "tasks.json").write_text(json.dumps(listed))
+    request(root, {"model_name": "flight-delay", "commit": COMMIT})
     return root
 
 
@@ -82,14 +80,16 @@ def test_finished_run_has_a_job_for_the_pipeline_and_one_for_each_step(tmp_path:
     first, last = events[0], events[-1]
     assert {event["run"]["runId"] for event in (first, last)} == {first["run"]["runId"]}
     assert (first["eventTime"], last["eventTime"]) == (
-        "2026-11-27T10:00:00.250+00:00",
-        "2026-11-27T10:04:31.250+00:00",
+        "2026-11-20T10:00:00.000+00:00",
+        "2026-11-20T10:04:30.000+00:00",
     )
     parent = events[1]["run"]["facets"]["parent"]
     assert parent["run"] == {"facets": {}, "runId": first["run"]["runId"]}
     assert (parent["job"]["namespace"], parent["job"]["name"]) == ("trainwright", JOB)
     assert first["job"]["facets"]["ownership"]["owners"] == [{"name": "team a"}]
     assert first["job"]["facets"]["jobType"]["jobType"] == "PIPELINE"
+    source = events[3]["job"]["facets"]["sourceCodeLocation"]
+    assert (source["type"], source["version"]) == ("git", COMMIT)
     assert first["run"]["facets"]["nominalTime"]["nominalStartTime"] == "2026-11-27T09:00:00Z"
 
 
@@ -128,7 +128,7 @@ def test_failed_step_and_run_have_the_error(tmp_path: Path) -> None:
     )
     events = read(target)
     failed = [event for event in events if event["eventType"] == "FAIL"]
-    assert [event["job"]["name"] for event in failed] == ["train-and-register.train", "train-and-register"]
+    assert [event["job"]["name"] for event in failed] == ["train_and_register.train", "train_and_register"]
     for event in failed:
         check(event)
         facet = event["run"]["facets"]["errorMessage"]
@@ -190,5 +190,6 @@ def test_source_is_named_by_its_uri_without_secrets(
     resolved = replace(lineage()["resolve"], config={"source": source})
     root = put(tmp_path / "0192f3", {"resolve": resolved})
     tasks(root, {"resolve": resolved}, resolve="done")
+    request(root)
     end(root, DONE, openlineage=str(tmp_path / "events.jsonl"))
     assert names(read(tmp_path / "events.jsonl")[2]["outputs"]) == [expected]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainwright.documents import Document, canonical, read_json
+from trainwright.documents import Document, canonical, flatten, read_json
 from trainwright.errors import InputError
 from trainwright.local.run_folder import Request, Task, Tasks, is_held, record_of
 
@@ -204,15 +204,6 @@ def _digests(one: RunSummary) -> Iterator[str]:
     for made in one.derivations:
         yield from made.inputs.values()
         yield from made.outputs.values()
-
-
-def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested plain data as one level of dotted keys."""
-    found: dict[str, Any] = {}
-    for key, entry in value.items():
-        name = f"{prefix}{key}"
-        found |= flatten(entry, f"{name}.") if isinstance(entry, Mapping) else {name: entry}
-    return found
 
 
 @dataclass(frozen=True)

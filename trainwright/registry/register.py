@@ -2,9 +2,8 @@
 
 import json
 import platform
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import yaml  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Model
-from trainwright.documents import Document, canonical, read_json
+from trainwright.documents import Document, canonical, flatten, read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
 from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
@@ -37,6 +36,7 @@ from trainwright.report import markdown
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
+from trainwright.tracking.run_log import mlflow_name
 from trainwright.tracking.server import open_client, persist
 
 if TYPE_CHECKING:
@@ -102,26 +102,14 @@ def _tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: s
 
 def _params(candidate: Candidate) -> dict[str, Any]:
     """Return the flattened configuration of the training."""
-    return {name: str(value)[:_LONGEST_PARAM] for name, value in _flatten("", candidate.model.config)}
-
-
-def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, entry in value.items():
-            yield from _flatten(f"{prefix}.{name}" if prefix else _mlflow_name(str(name)), entry)
-    else:
-        yield _mlflow_name(prefix), value
+    flat = flatten(candidate.model.config)
+    return {mlflow_name(name): str(value)[:_LONGEST_PARAM] for name, value in flat.items()}
 
 
 def _metrics(candidate: Candidate) -> dict[str, float]:
     """Return the metrics of the training and the values of the verdict's rules."""
     rules = {f"evaluate.{rule.name}": rule.value for rule in candidate.model_verdict.rules}
-    return {_mlflow_name(name): value for name, value in (candidate.model.metrics | rules).items()}
-
-
-def _mlflow_name(name: str) -> str:
-    """Replace characters that MLflow rejects in a name."""
-    return re.sub(r"[^\w. /:-]", "_", name)
+    return {mlflow_name(name): value for name, value in (candidate.model.metrics | rules).items()}
 
 
 LOADER = "trainwright.serving"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.documents import digest_file, read_json
 from trainwright.errors import InputError, ModelRefused, TransientError
 from trainwright.registry.names import AUDITED, CANDIDATE, HEAD, KEY, PRODUCTION, STAGE
-from trainwright.tracking.history import metric_batches
-from trainwright.tracking.server import SQLITE, database
+from trainwright.tracking.history import experiment_named, metric_batches
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -211,29 +210,13 @@ def open_run(
     client: "MlflowClient", name: str, key: str, tracking_uri: str, tags: Mapping[str, str]
 ) -> "Run":
     """Return the run of a registration: that of a killed attempt, or a new one."""
-    experiment = _experiment(client, name, tracking_uri)
+    experiment = experiment_named(name, client, tracking_uri)
     found = client.search_runs(
         [experiment], f"tags.`{KEY}` = '{key}'", order_by=["attributes.start_time ASC"]
     )
     if found:
         return found[0]
     return client.create_run(experiment, tags={**tags, KEY: key}, run_name=f"{name} {key[:8]}")
-
-
-def _experiment(client: "MlflowClient", name: str, tracking_uri: str) -> str:
-    """Return the id of the model's experiment; with SQLite, its artifacts lie beside the database."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        beside = None
-        if tracking_uri.startswith(SQLITE):
-            beside = (database(tracking_uri).parent / "artifacts").as_uri()
-        _unless_there(lambda: client.create_experiment(name, artifact_location=beside))
-        found = client.get_experiment_by_name(name)
-    if found is None or found.lifecycle_stage != "active":
-        raise InputError(
-            f"the experiment {name!r} was deleted in MLflow", where=tracking_uri, hint="Restore it there."
-        )
-    return str(found.experiment_id)
 
 
 def _unless_there(create: Callable[[], object]) -> None:

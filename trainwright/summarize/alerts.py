@@ -19,6 +19,7 @@ from trainwright.experiment import Alert, RunSettings
 from trainwright.storage import Access, AlreadyExists, create, exists
 from trainwright.summarize import mail
 from trainwright.summarize.delivery import DEADLINE_S, TIMEOUT_S, deliver, one_line, post_json
+from trainwright.summarize.outcome import outcome, registration_of, state_of
 from trainwright.summarize.run import Run
 from trainwright.summarize.workflow import WorkflowReader
 
@@ -56,7 +57,7 @@ class Notification(Document):
     @property
     def title(self) -> str:
         """Return pipeline, run and outcome in one line."""
-        return f"{self.pipeline} {self.run} {self.outcome}"
+        return f"{self.pipeline} {self.run} {self.outcome}".strip()
 
     def lines(self) -> Iterator[str]:
         """Yield what a person needs to know, the most important first."""
@@ -71,27 +72,26 @@ class Notification(Document):
                 yield f"{name}: {text}"
 
 
-def notification_of(run: Run, headline: str, owner: str, link: str) -> Notification:
+def notification_of(run: Run, owner: str, link: str) -> Notification:
     """Describe the end of a run, without secrets and control characters.
 
     Args:
         run: The run.
-        headline: What happened, in one sentence.
         owner: Person or team that owns it.
         link: Path or URL of its page.
     """
+    state, made = state_of(run), registration_of(run)
+    gate = next((step for step in reversed(run.steps) if step.record and step.record.decision), None)
     failed = next((step for step in run.steps if step.state == "failed"), None)
-    gates = [step for step in run.steps if step.record and step.record.decision]
-    stopped = failed or (gates[-1] if gates and run.state == "held" else None)
-    made = next((record for record in reversed(run.records) if record.step == "register"), None)
+    stopped = failed or (gate if state == "held" else None)
     texts = {
         "pipeline": run.pipeline,
         "run": run.name,
-        "outcome": run.state,
-        "headline": headline,
+        "outcome": state,
+        "headline": outcome(run),
         "owner": owner,
         "step": stopped.name if stopped else "",
-        "decision": gates[-1].record.decision if gates and gates[-1].record else "",
+        "decision": gate.record.decision if gate and gate.record else "",
         "registered": made.headline if made else "",
         "link": link,
     }
@@ -99,6 +99,7 @@ def notification_of(run: Run, headline: str, owner: str, link: str) -> Notificat
     return Notification(
         id=end_of(run),
         error={name: one_line(text) for name, text in error.items()},
+        metrics=dict(next((step.metrics for step in reversed(run.steps) if step.metrics), {})),
         **{name: one_line(text) for name, text in texts.items()},
     )
 
@@ -108,12 +109,11 @@ def end_of(run: Run) -> str:
     steps = [
         [step.name, step.state, step.started, step.record.digest if step.record else ""] for step in run.steps
     ]
-    return digest_text(canonical([run.root, run.name, run.state, steps]))
+    return digest_text(canonical([run.root, run.name, state_of(run), steps]))
 
 
 def announce(
     run: Run,
-    headline: str,
     section: Mapping[str, Any],
     page: str,
     cluster: WorkflowReader | None = None,
@@ -123,7 +123,6 @@ def announce(
 
     Args:
         run: The run.
-        headline: What happened, in one sentence.
         section: The section ``run``.
         page: Path of the run's page.
         cluster: The cluster of the run; None for a local run.
@@ -132,13 +131,13 @@ def announce(
     try:
         settings = RunSettings.parse(section, "run")
         link = f"{settings.page.rstrip('/')}/#/runs/details/{run.id}" if settings.page else ""
-        notification = notification_of(run, headline, settings.owner, link if cluster else page)
+        notification = notification_of(run, settings.owner, link if cluster else page)
         deliveries: dict[str, Callable[[], None]] = {
             f"alert {number} to {rule.webhook_file or ', '.join(rule.email)}": partial(
                 _deliver, rule, settings, notification, f"{run.root.rstrip('/')}/alerts"
             )
             for number, rule in enumerate(settings.alerts, 1)
-            if run.state in rule.on and rule.owner in {"", settings.owner}
+            if notification.outcome in rule.on and rule.owner in {"", settings.owner}
         }
         if settings.openlineage:
             from trainwright.summarize.openlineage import send_events

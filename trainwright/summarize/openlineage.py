@@ -6,7 +6,7 @@ many versions. The ids of runs follow from start times and names: sending an end
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -45,18 +45,23 @@ from trainwright.redaction import redacted
 from trainwright.storage import Access, open_file
 from trainwright.summarize import run as runs
 from trainwright.summarize.delivery import TIMEOUT_S, one_line, post_json
+from trainwright.summarize.outcome import state_of
 from trainwright.summarize.run import RunStep
 
 _MADE = ("source", "features", "data", "training_set", "predictions", "model", "registration")
 """Outputs of steps that are datasets; others, such as verdicts, are evidence about them."""
 
-_ENDS = {"done": RunState.COMPLETE, "held": RunState.COMPLETE, "failed": RunState.FAIL}
+_ENDS = {
+    "done": RunState.COMPLETE,
+    "cached": RunState.COMPLETE,
+    "held": RunState.COMPLETE,
+    "failed": RunState.FAIL,
+}
 """Type of the last event by the state of a step or a run; ABORT for others, which were stopped."""
 
 _SCHEMES = {"minio": "s3", "postgresql": "postgres"}
 """Schemes of namespaces that differ from those of our URIs."""
 
-_RAN = frozenset({"done", "failed", "stopped", "running"})
 _MAX_MANIFEST = 16 << 20
 """Bytes of a manifest that is read for its columns."""
 
@@ -85,54 +90,55 @@ class _Dataset:
         return found
 
 
-def events_of(
-    run: runs.Run, namespace: str, *, owner: str = "", commit: str = "", scheduled: str = ""
-) -> list[RunEvent]:
+def events_of(run: runs.Run, namespace: str, owner: str = "", scheduled: str = "") -> list[RunEvent]:
     """Return the events of a run: the pipeline's first one, those of its steps, the pipeline's last one.
 
-    Steps that the cache served are left out: their own run has their events.
+    Steps that the cache served are left out: the run that executed them has their events.
 
     Args:
         run: The run.
         namespace: Namespace of the jobs.
         owner: Owner of the jobs.
-        commit: Git commit of the experiment.
         scheduled: Time for which the run was scheduled, ISO 8601.
     """
     set_producer(f"urn:trainwright:{trainwright.__version__}")
-    ran = [(step, *times) for step in run.steps if step.state in _RAN and (times := _times(step))]
-    if not ran:
-        return []
-    first, last = min(start for _, start, _ in ran), max(end for *_, end in ran)
-    root = str(generate_static_uuid(first, f"{run.root}\0{run.name}".encode()))
-    facets: dict[str, Any] = {}
-    if scheduled:
-        facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(scheduled)
-    model = next((str(record.config["model"]) for record in run.records if record.config.get("model")), "")
+    steps = [(step, *times) for step in run.executed if (times := _times(step))]
+    model = run.arguments.get("model_name") or run.arguments.get("registry", {}).get("model") or ""
     name = f"{run.pipeline}.{model}".rstrip(".")
-    job = Job(namespace, name, _job_facets("PIPELINE", owner, commit))
-    parent = parent_run.ParentRunFacet(parent_run.Run(root), parent_run.Job(job.namespace, job.name))
-    made = _datasets(run, job)
-    found: list[_Event] = [(RunState.START, first, Run(root, facets), job, [], [])]
-    for step, start, end in ran:
-        run_id = str(generate_static_uuid(start, f"{root}\0{step.name}".encode()))
-        own = Job(job.namespace, f"{name}.{step.name}", _job_facets("TASK", owner, commit))
-        found += _step_events(step, Run(run_id, {"parent": parent}), own, (start, end), made)
-    failed = next((step for step, *_ in ran if step.state == "failed"), None)
-    if run.state == "failed":
-        facets = facets | _error(failed.error if failed else {"what": run.ending.error})
-    found.append((_ENDS.get(run.state, RunState.ABORT), last, Run(root, facets), job, [], []))
+    job = Job(namespace, name, _job_facets(run, owner))
+    nominal = {"nominalTime": nominal_time_run.NominalTimeRunFacet(scheduled)} if scheduled else {}
     return [
         RunEvent(
-            eventType=state,
+            eventType=kind,
             eventTime=time.isoformat(timespec="milliseconds"),
             run=one,
-            job=of,
-            inputs=read,
-            outputs=wrote,
+            job=own,
+            inputs=inputs,
+            outputs=outputs,
         )
-        for state, time, one, of, read, wrote in found
+        for kind, time, one, own, inputs, outputs in (_events(run, steps, job, nominal) if steps else ())
     ]
+
+
+def _events(
+    run: runs.Run,
+    steps: Sequence[tuple[RunStep, datetime, datetime]],
+    job: Job,
+    facets: Mapping[str, Any],
+) -> Iterator[_Event]:
+    first, last = min(start for _, start, _ in steps), max(end for *_, end in steps)
+    root = str(generate_static_uuid(first, f"{run.root}\0{run.name}".encode()))
+    yield RunState.START, first, Run(root, {**facets}), job, [], []
+    parent = parent_run.ParentRunFacet(parent_run.Run(root), parent_run.Job(job.namespace, job.name))
+    made = _datasets(run, job)
+    task = (job.facets or {}) | {"jobType": _job_type("TASK")}
+    for step, start, end in steps:
+        run_id = str(generate_static_uuid(start, f"{root}\0{step.name}".encode()))
+        own = Job(job.namespace, f"{job.name}.{step.name}", task)
+        yield from _step_events(step, Run(run_id, {"parent": parent}), own, (start, end), made)
+    state, failed = state_of(run), next((step for step, *_ in steps if step.state == "failed"), None)
+    error = _error(failed.error if failed else {"what": run.ending.error}) if state == "failed" else {}
+    yield _ENDS.get(state, RunState.ABORT), last, Run(root, {**facets, **error}), job, [], []
 
 
 def _step_events(
@@ -149,11 +155,15 @@ def _step_events(
     yield _ENDS.get(step.state, RunState.ABORT), times[1], run, job, inputs, outputs
 
 
-def _job_facets(kind: str, owner: str, commit: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"jobType": job_type_job.JobTypeJobFacet("BATCH", "TRAINWRIGHT", kind)}
+def _job_type(kind: str) -> job_type_job.JobTypeJobFacet:
+    return job_type_job.JobTypeJobFacet("BATCH", "TRAINWRIGHT", kind)
+
+
+def _job_facets(run: runs.Run, owner: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"jobType": _job_type("PIPELINE")}
     if owner:
         found["ownership"] = ownership_job.OwnershipJobFacet([ownership_job.Owner(one_line(owner))])
-    if commit not in {"", "none"}:
+    if (commit := str(run.arguments.get("commit") or "none")) != "none":
         found["sourceCodeLocation"] = source_code_location_job.SourceCodeLocationJobFacet(
             "git", f"git:{commit}", version=commit
         )
@@ -167,14 +177,14 @@ def _error(error: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _times(step: RunStep) -> tuple[datetime, datetime] | None:
-    """Return the start and the end of a step in this run; None if neither its run nor a record has them."""
+    """Return the start and the end of a step; None if neither its record nor the run's list has them."""
     with suppress(ValueError, TrainwrightError):
-        if step.started:
-            start = datetime.fromisoformat(step.started)
-            end = datetime.fromisoformat(step.ended) if step.ended else start
-            return start, end if step.ended else start + timedelta(seconds=step.seconds or 0.0)
         if step.record:
             return runs.span(step.record)
+        start = datetime.fromisoformat(step.started)
+        if step.ended:
+            return start, datetime.fromisoformat(step.ended)
+        return start, start + timedelta(seconds=step.seconds or 0.0)
     return None
 
 
@@ -186,7 +196,7 @@ def _datasets(run: runs.Run, job: Job) -> dict[str, _Dataset]:
             if digest := record.outputs.get(name):
                 found.setdefault(digest, _named(record, name, digest, job))
     for step in run.steps:
-        outputs = step.record.outputs if step.record and step.state == "done" else {}
+        outputs = step.record.outputs if step.record else {}
         if digest := outputs.get("data") or outputs.get("training_set"):
             found[digest] = replace(found[digest], manifest=_manifest(step, digest))
     return found
@@ -207,8 +217,8 @@ def _named(record: Record, name: str, digest: str, job: Job) -> _Dataset:
 
 def _manifest(step: RunStep, digest: str) -> Snapshot | None:
     """Read the manifest of a snapshot that a step made; None if it is not found, or larger than is read."""
-    for uri in step.outputs:
-        place = f"{uri}/{Snapshot.FILE}"
+    for output in ("snapshot", "training_set"):
+        place = f"{step.folder}/{output}/{Snapshot.FILE}"
         with suppress(TrainwrightError), open_file(place, access=Access(retry_s=TIMEOUT_S)) as stream:
             content = stream.read(_MAX_MANIFEST + 1)
             if len(content) <= _MAX_MANIFEST and (found := Snapshot.parse(content, place)).digest == digest:
@@ -231,7 +241,7 @@ def send_events(run: runs.Run, settings: RunSettings, namespace: str, scheduled:
         OSError: The file cannot be written.
     """
     target = settings.openlineage or ""
-    events = events_of(run, namespace, owner=settings.owner, scheduled=scheduled)
+    events = events_of(run, namespace, settings.owner, scheduled)
     documents = [Serde.to_dict(event) for event in events]
     if "://" not in target:
         lines = "".join(canonical(document) + "\n" for document in documents).encode()

@@ -3,7 +3,7 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -21,7 +21,8 @@ from trainwright.errors import (
 )
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
-from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_tasks
+from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_workflow
+from trainwright.tracking.history import HISTORY_FILE, history_key
 
 OWN = "summarize"
 """The verb of this step, with which the name of its task begins."""
@@ -31,6 +32,12 @@ TASKS = "tasks.json"
 
 _LOG, _LOG_BYTES = "executor-logs", 1 << 20
 """KFP 2.17 keeps the log of each attempt of a step beside its artifacts, also of one that failed."""
+
+REQUEST = "run.json"
+"""Likewise: pipeline, arguments and time of a run."""
+
+_FIGURES = {"train": "model/model.json", "evaluate": "verdict/measured.json", "tune": "study/study.json"}
+"""Documents with metrics, by verb."""
 
 _ATTEMPTS = 6
 _PATIENCE_S = 30.0
@@ -69,14 +76,16 @@ class RunStep:
     """One step of the run.
 
     Attributes:
-        state: ``done``, ``cached``, ``failed`` or ``skipped``.
+        state: ``done``, ``cached``, ``failed``, ``skipped`` or ``stopped``.
         error: Of a failed step: ``what``, ``where``, ``hint``, and ``log``, the address of its log.
         origin: The run that produced a cached result; empty if unknown.
         seconds: Of this run, attempts and waits included; None where only the record tells.
         reports: URIs of its pages.
-        outputs: URIs of its artifacts.
         started: Start in this run, ISO 8601; empty where only the record tells.
-        ended: Its end.
+        ended: Its end; empty for a local run, which has seconds.
+        folder: URI of the folder of its artifacts; empty if unknown.
+        image: Its image on a cluster, with the digest where the pipeline names one.
+        metrics: Metrics of a training, a search or an evaluation.
     """
 
     name: str
@@ -86,14 +95,26 @@ class RunStep:
     origin: str = ""
     seconds: float | None = None
     reports: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
     started: str = ""
     ended: str = ""
+    folder: str = ""
+    image: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its steps in the order of their start, its lineage, and what could not be read."""
+    """A run.
+
+    Attributes:
+        steps: In the order of their start.
+        lineage: Records from the result back to the source.
+        problems: What could not be read.
+        pipeline: Name of the pipeline; empty if unknown.
+        arguments: Arguments of the pipeline.
+        created: Time of its creation, ISO 8601; empty for a run on a cluster.
+        histories: Keys of its training curves and of its study in MLflow.
+    """
 
     name: str
     root: str
@@ -101,32 +122,35 @@ class Run:
     steps: Sequence[RunStep]
     lineage: Sequence[Record]
     problems: Sequence[str]
+    pipeline: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    created: str = ""
+    histories: Sequence[str] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """True for a run of the local runner, which creates its folder."""
+        return bool(self.created)
+
+    @property
+    def id(self) -> str:
+        """Name of the folder of its artifacts: on a cluster, Kubeflow's id of the run."""
+        return self.root.rstrip("/").rpartition("/")[2]
+
+    @property
+    def executed(self) -> list[RunStep]:
+        """Steps that this run executed itself, also before it was resumed."""
+        return [
+            step
+            for step in self.steps
+            if step.state in {"done", "failed", "stopped"}
+            or (step.state == "cached" and step.record and "" < self.created <= step.record.started)
+        ]
 
     @property
     def records(self) -> list[Record]:
         """Records of the steps."""
         return [step.record for step in self.steps if step.record]
-
-    @property
-    def pipeline(self) -> str:
-        """Name of the pipeline, which the name of its workflow begins with."""
-        return self.ending.job.rsplit("/", 1)[-1].rpartition("-")[0]
-
-    @property
-    def id(self) -> str:
-        """Kubeflow's id of the run, which is the last part of its root; the name of a local run."""
-        return self.root.rstrip("/").rpartition("/")[2]
-
-    @property
-    def state(self) -> str:
-        """``done``, ``held`` by a gate, ``failed`` or ``cancelled``."""
-        if self.ending.state == "CANCELLED":
-            return "cancelled"
-        if any(step.state == "failed" for step in self.steps) or self.ending.state not in {"SUCCEEDED", ""}:
-            return "failed"
-        gates = [record for record in self.records if record.decision]
-        registered = any(record.step == "register" for record in self.records)
-        return "held" if gates and gates[-1].decision != "PASS" and not registered else "done"
 
     @property
     def seconds(self) -> float:
@@ -214,59 +238,65 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
     unread: list[str] = []
     store = _Store(unread)
     local = _local_tasks(root, store, unread)
-    steps = _cluster_steps(root, ending, cluster, store, problems) if cluster and not local else None
+    steps, arguments = None, dict[str, Any]()
+    if cluster and not local:
+        steps, arguments = _cluster_steps(root, ending, cluster, store, problems)
     if steps is None:
         tasks = local.get("tasks", [])
         steps = [_local_step(task, store, problems) for task in tasks]
         if not local:
             steps = [RunStep(record.step, "done", record) for record in _records(root, store, problems)]
+    steps = [replace(step, metrics=_metrics(step, store)) for step in steps]
+    request = _request(root, store, problems) if local else {"arguments": arguments}
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
     if local.get("state") == "cancelled":
         ending = replace(ending, state="CANCELLED", error="stopped by a signal")
-    return Run(name, root, ending, steps, ancestors([latest] if latest else []), problems + unread)
+    return Run(
+        name,
+        root,
+        ending,
+        steps,
+        ancestors([latest] if latest else []),
+        problems + unread,
+        pipeline=str(request.get("pipeline") or root.rstrip("/").split("/")[-2:][0]),
+        arguments=request.get("arguments", {}),
+        created=str(request.get("created", "")),
+        histories=_histories(root, steps, store),
+    )
 
 
 def _cluster_steps(
     root: str, ending: FinalStatus, cluster: WorkflowReader, store: _Store, problems: list[str]
-) -> list[RunStep] | None:
-    """Return the steps of a run on a cluster; None if its tasks cannot be read."""
+) -> tuple[list[RunStep] | None, dict[str, Any]]:
+    """Return the steps and the arguments of a run on a cluster; None if its tasks cannot be read."""
     try:
-        tasks = [task for task in read_tasks(cluster, ending.job) if task.name != OWN]
+        workflow = read_workflow(cluster, ending.job)
+        tasks = [task for task in workflow.tasks if task.name != OWN]
     except TrainwrightError as error:
         reason = f"{_line(error)}. {error.hint}".rstrip(". ")
         missing = "Steps that the cache served, or that failed, may be missing"
         problems.append(f"the run's tasks: {reason}. {missing}")
-        return None
+        return None, {}
     written = {
         task.name: _record_of(f"{task.shown} is done", task.outputs, store, problems)
         for task in tasks
         if task.state == "done"
     }
     reused = dict(_reused(root, tasks, store))
-    known = [*filter(None, written.values()), *(record for record, _ in reused.values())]
+    known = [*filter(None, written.values()), *(record for record, *_ in reused.values())]
     embedded = _embedded(tasks, known)
     steps = []
     for task in tasks:
-        record, origin = written.get(task.name), ""
+        record, origin, folder = written.get(task.name), "", next(iter(task.outputs), "").rpartition("/")[0]
         if task.state == "cached":
-            record, origin = reused.get(task.name, (embedded.get(task.name), ""))
+            record, origin, folder = reused.get(task.name, (embedded.get(task.name), "", ""))
         failure = _failure(task, store) if task.state == "failed" else {}
-        steps.append(
-            RunStep(
-                name=task.shown,
-                state=task.state,
-                record=record,
-                error=failure,
-                origin=origin,
-                reports=task.reports,
-                outputs=task.outputs,
-                started=task.started,
-                ended=task.ended,
-            )
-        )
-    return steps
+        place = {"reports": task.reports, "folder": folder, "image": task.image}
+        place |= {"started": task.started, "ended": task.ended}
+        steps.append(RunStep(task.shown, task.state, record, failure, origin, **place))
+    return steps, workflow.arguments
 
 
 def _embedded(tasks: Sequence[WorkflowTask], records: Sequence[Record]) -> dict[str, Record]:
@@ -298,13 +328,13 @@ def _record_of(step: str, outputs: Sequence[str], store: _Store, problems: list[
 
 def _reused(
     root: str, tasks: Sequence[WorkflowTask], store: _Store
-) -> Iterator[tuple[str, tuple[Record, str]]]:
-    """Yield the inputs from earlier runs: name of the task, its record, and the run."""
+) -> Iterator[tuple[str, tuple[Record, str, str]]]:
+    """Yield the inputs from earlier runs: name of the task, its record, the run, and the task's folder."""
     uris = {uri for task in tasks for uri in task.inputs if not uri.startswith(f"{root}/")}
     for uri in sorted(uris):
         *_, run, name, _attempt, _artifact = ["", "", "", "", *uri.split("/")]
         try:
-            yield name, (store.record(f"{uri}/{Record.FILE}"), run)
+            yield name, (store.record(f"{uri}/{Record.FILE}"), run, uri.rpartition("/")[0])
         except _Away:
             return
         except Exception:  # noqa: S112  # nosec B112 - most artifacts have no record beside them
@@ -387,9 +417,45 @@ def _local_step(task: dict[str, Any], store: _Store, problems: list[str]) -> Run
         error=found if isinstance(found, dict) else {"what": str(found)},
         seconds=float(task["seconds"]) if task.get("seconds") else None,
         reports=tuple(str(entry["uri"]) for entry in outputs if entry.get("type") == HTML),
-        outputs=tuple(str(entry["uri"]) for entry in outputs),
         started=str(task.get("started", "")),
+        folder=str(outputs[0]["uri"]).rpartition("/")[0] if outputs else "",
     )
+
+
+def _request(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
+    """Read pipeline, arguments and time of a local run; empty if they cannot be read."""
+    try:
+        return dict(read_json(store.read(f"{root.rstrip('/')}/{REQUEST}")))
+    except Exception as error:
+        problems.append(f"{REQUEST} cannot be read: {_line(error)}")
+        return {}
+
+
+def _metrics(step: RunStep, store: _Store) -> dict[str, float]:
+    """Read the metrics of a training, a search or an evaluation; empty for others."""
+    path = _FIGURES.get(step.record.step if step.record else "")
+    if not (path and step.folder):
+        return {}
+    try:
+        found = read_json(store.read(f"{step.folder}/{path}"))
+        listed = {entry["name"]: entry["value"] for entry in found.get("measures", ())}
+        cost = {"cost": found["cost"]} if found.get("cost") is not None else {}
+        return {name: float(value) for name, value in (found.get("metrics", {}) | listed | cost).items()}
+    except Exception:
+        return {}
+
+
+def _histories(root: str, steps: Sequence[RunStep], store: _Store) -> list[str]:
+    """Return the keys under which MLflow has the curves of the trainings of a run, also of failed ones."""
+    found = []
+    for step in steps:
+        try:
+            if step.name == "train" and step.state != "cached":
+                uris = store.find(f"{root.rstrip('/')}/{step.name}", HISTORY_FILE)
+                found += [history_key(store.read(uri)) for uri in uris]
+        except Exception:  # noqa: S112  # nosec B112 - curves are nested where that is possible
+            continue
+    return found
 
 
 def _line(error: Exception) -> str:

@@ -3,7 +3,6 @@
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,10 +26,19 @@ from trainwright.report.page import (
 from trainwright.report.svg import duration
 from trainwright.summarize.alerts import announce
 from trainwright.summarize.lineage_diagram import draw_lineage
+from trainwright.summarize.outcome import (
+    decision_of,
+    gates_of,
+    headline,
+    outcome,
+    registration_of,
+    short_commit,
+    versions_in,
+)
 from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
+from trainwright.summarize.run_log import log_run
 from trainwright.summarize.workflow import WorkflowReader
 from trainwright.tracking import Stopwatch
-from trainwright.verdicts import DECISIONS
 
 _STATES = {
     "done": "done",
@@ -62,7 +70,9 @@ def summarize(
     registry: Mapping[str, Any] = MappingProxyType({}),
     scheduled: str = "",
 ) -> None:
-    """Write the page, the summary and the record of a run. Never raises: that would hide the run's error.
+    """Write the page, the summary and the record of a run, log the run in MLflow, and send its alerts.
+
+    Never raises: that would hide the run's error.
 
     Args:
         run_root: Folder or URI of the run's artifacts.
@@ -73,12 +83,12 @@ def summarize(
         cluster: API that lists the run's tasks; None for a local run.
         folder: Folder or URI of the page, from which it links to the reports. Default: that of this step.
         section: The section ``run``.
-        registry: The section ``registry``.
+        registry: The section ``registry``, with the address of MLflow.
         scheduled: Time for which the run was scheduled, ISO 8601.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
-    run = Run(ending.job.rpartition("/")[2], run_root, ending, [], [], [])
+    run: Run | None = None
     try:
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending, cluster)
@@ -88,10 +98,14 @@ def summarize(
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
-    for problem in announce(run, outcome(run), section, str(page), cluster, scheduled):
+    known = run or Run(ending.job.rpartition("/")[2], run_root, ending, [], [], [])
+    for problem in announce(known, section, str(page), cluster, scheduled):
         print(f"not sent: {problem}")  # noqa: T201
         text += f"- not sent: {markdown.escape(problem)}\n"
     _write(summary, text)
+    if run and (line := log_run(run, section, registry, record)):
+        print(line)  # noqa: T201
+        _write(summary, f"{text}\n{markdown.escape(line)}\n")
 
 
 def _write(path: Path, text: str) -> None:
@@ -131,7 +145,7 @@ def draw_page(run: Run, folder: str = "") -> ReportPage:
     return ReportPage(
         title=f"Run {run.name}" if run.name else "Run",
         subtitle=outcome(run),
-        decision=_decision(run),
+        decision=decision_of(run),
         facts=list(_facts(run)),
         sections=[section for section in sections if section],
     )
@@ -162,62 +176,10 @@ def draw_summary(run: Run) -> str:
     return "\n".join(parts)
 
 
-def outcome(run: Run) -> str:
-    """Return in one sentence what the run registered, what held it, or what failed."""
-    failed = next((step for step in run.steps if step.state == "failed"), None)
-    if failed:
-        return f"Failed in {failed.name}: {failed.error.get('what') or run.ending.error or 'see its log'}"
-    if run.ending.state not in {"SUCCEEDED", ""}:
-        return f"{run.ending.state.capitalize()}: {run.ending.error or 'Kubeflow gives no reason'}"
-    made = next((record for record in reversed(run.records) if record.step == "register"), None)
-    if made:
-        return f"Registered: {made.headline}"
-    gate = _gates(run)[-1:]
-    if gate and gate[0].decision != "PASS":
-        how = "Refused" if gate[0].decision == "FAIL" else "Held"
-        return f"{how} by {gate[0].step}: {gate[0].headline}"
-    return f"Finished after {len(run.records)} steps"
-
-
-def headline(run: Run) -> str:
-    """Return in one line where the registered model came from, or how the run ended."""
-    entry = next((record for record in reversed(run.records) if record.step == "register"), None)
-    if entry is None:
-        return "; ".join(line.strip() for line in outcome(run).splitlines())
-    name = entry.headline.partition(",")[0].partition(" (")[0]
-    made = _made(run.lineage)
-    came = [f"{what} {made[what][:6]}" for what in ("model", "data", "source") if what in made]
-    return f"{name} from {', '.join([*came, f'commit {_commit(entry)}'])}"
-
-
-def _commit(entry: Record) -> str:
-    """Shorten a commit as git does; keep the mark of uncommitted changes."""
-    sha, dash, dirty = str(entry.config.get("commit") or "none").partition("-")
-    return sha[:7] + dash + dirty
-
-
 def lineage_line(lineage: Sequence[Record]) -> str:
     """Return the digests from the result back to the source in one line."""
-    made = _made(lineage)
+    made = versions_in(lineage)
     return " from ".join(f"{name} {made[name][:SHOWN]}" for name in _LINE if name in made)
-
-
-def _made(lineage: Sequence[Record]) -> dict[str, str]:
-    """Return the digests of all inputs and outputs by name; the latest of each."""
-    return dict(chain.from_iterable((record.inputs | record.outputs).items() for record in reversed(lineage)))
-
-
-def _gates(run: Run) -> list[Record]:
-    return [record for record in run.records if record.decision]
-
-
-def _decision(run: Run) -> str:
-    """Return the worst decision of all gates; empty if a step failed."""
-    if any(step.state == "failed" for step in run.steps) or run.ending.state not in {"SUCCEEDED", ""}:
-        return ""
-    order = ("FAIL", "INCONCLUSIVE", "HOLD", "PASS")
-    found = {gate.decision for gate in _gates(run)} & set(DECISIONS)
-    return next((decision for decision in order if decision in found), "")
 
 
 def _facts(run: Run) -> Iterator[tuple[str, object]]:
@@ -227,12 +189,12 @@ def _facts(run: Run) -> Iterator[tuple[str, object]]:
         began = datetime.fromisoformat(min(record.started for record in new))
         yield "began", f"{began:%Y-%m-%d %H:%M} UTC"
         yield "took", duration(run.seconds)
-    for gate in _gates(run):
+    for gate in gates_of(run):
         yield f"{gate.step} decided", gate.decision
     for record in run.records:
         if record.step == "register":
             yield "registered", record.headline
-            yield "commit", _commit(record)
+            yield "commit", short_commit(record)
 
 
 def _step_rows(run: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
@@ -269,8 +231,8 @@ def _stop(run: Run) -> list[Block]:
         blocks.append(
             Paragraph(f"Kubeflow says of {run.ending.task or 'the run'}: {run.ending.state}{code}, {reason}")
         )
-    registered = any(record.step == "register" for record in run.records)
-    for gate in _gates(run):
+    registered = registration_of(run)
+    for gate in gates_of(run):
         if gate.decision != "PASS" and not registered:
             reason = gate.headline.removeprefix(f"{gate.decision}: ")
             blocks.append(Paragraph(f"{gate.step} decided {gate.decision}: {reason}. Its report says why."))

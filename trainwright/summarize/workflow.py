@@ -28,6 +28,7 @@ HTML = "system.HTML"
 
 _DRIVER = re.compile(r"(?P<path>.*)-driver")
 _TEMPLATE = "container-driver"
+_ROOT = ".root-driver"
 _STATES = {
     "Succeeded": "done",
     "Failed": "failed",
@@ -67,6 +68,7 @@ class WorkflowTask:
         message: Argo's message of a failed task.
         started: Start of its driver, ISO 8601.
         ended: End of its executor.
+        image: Its image.
     """
 
     name: str
@@ -78,6 +80,15 @@ class WorkflowTask:
     message: str = ""
     started: str = ""
     ended: str = ""
+    image: str = ""
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """Tasks of a run in the order of their start, skipped ones last, and the arguments of its pipeline."""
+
+    tasks: list[WorkflowTask]
+    arguments: dict[str, Any]
 
 
 def in_cluster(account: Path = ACCOUNT) -> WorkflowReader | None:
@@ -93,8 +104,8 @@ def in_cluster(account: Path = ACCOUNT) -> WorkflowReader | None:
     return WorkflowReader(f"https://{host}:{port or 443}", namespace, token, str(account / "ca.crt"))
 
 
-def read_tasks(cluster: WorkflowReader, workflow: str) -> list[WorkflowTask]:
-    """Return the tasks of a workflow in the order of their start, skipped ones last.
+def read_workflow(cluster: WorkflowReader, workflow: str) -> Workflow:
+    """Return the tasks and the arguments of a run.
 
     Raises:
         PermissionRefused: The service account may not read it, or the pod has no token.
@@ -109,27 +120,41 @@ def read_tasks(cluster: WorkflowReader, workflow: str) -> list[WorkflowTask]:
         )
     what = f"workflows/{workflow}"
     try:
-        tasks = tasks_of(_get(cluster, what))
+        found = _get(cluster, what)
+        tasks, arguments = tasks_of(found), arguments_of(found)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError, zlib.error) as error:
         said = f"{type(error).__name__}: {error}"
         raise InputError(f"the run's workflow is not in Argo's form: {said}", where=what) from None
     if not tasks:
         raise InputError("the run's workflow lists no tasks", where=what)
-    return tasks
+    return Workflow(tasks, arguments)
 
 
 def tasks_of(workflow: Mapping[str, Any]) -> list[WorkflowTask]:
     """Return the tasks that a Workflow object lists."""
-    status = workflow.get("status") or {}
-    packed = status.get("compressedNodes")  # Argo compresses those of a large workflow
-    listed = read_json(inflate(base64.b64decode(packed), MAX_BYTES)) if packed else status.get("nodes")
-    nodes = {str(node["name"]): node for node in dict(listed or {}).values()}
+    nodes = _nodes(workflow)
     found = [
         _task(match["path"], node, nodes)
         for name, node in nodes.items()
         if (match := _DRIVER.fullmatch(name)) and str(node.get("templateName", "")).endswith(_TEMPLATE)
     ]
     return sorted(found, key=lambda task: (task.state == "skipped", task.started, task.name))
+
+
+def arguments_of(workflow: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the driver of the whole pipeline gets; empty if it lists none."""
+    for name, node in _nodes(workflow).items():
+        if name.endswith(_ROOT):
+            config = _parameters(node.get("inputs")).get("runtime-config")
+            return dict(read_json(config).get("parameterValues", {})) if config else {}
+    return {}
+
+
+def _nodes(workflow: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    status = workflow.get("status") or {}
+    packed = status.get("compressedNodes")  # Argo compresses those of a large workflow
+    listed = read_json(inflate(base64.b64decode(packed), MAX_BYTES)) if packed else status.get("nodes")
+    return {str(node["name"]): node for node in dict(listed or {}).values()}
 
 
 def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> WorkflowTask:
@@ -143,7 +168,8 @@ def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wor
         state = "cached"
     elif decided.get("condition") == "false":
         state = "skipped"
-    inputs, outputs, reports = _artifacts(decided.get("pod-spec-patch", ""))
+    patch = decided.get("pod-spec-patch", "")
+    inputs, outputs, reports = _artifacts(patch)
     return WorkflowTask(
         name=name,
         shown=_shown(_parameters(driver.get("inputs")).get("task", "")) or name,
@@ -154,6 +180,7 @@ def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wor
         message=_reason(path, nodes) if state == "failed" else "",
         started=str(driver.get("startedAt") or ""),
         ended=str((executor or driver).get("finishedAt") or ""),
+        image=_image(patch),
     )
 
 
@@ -187,6 +214,15 @@ def _artifacts(patch: str) -> tuple[list[str], list[str], list[str]]:
     inputs, outputs = ([*_listed(passed.get(side))] for side in ("inputs", "outputs"))
     pages = [entry for entry in outputs if (entry.get("type") or {}).get("schemaTitle") == HTML]
     return [entry["uri"] for entry in inputs], [entry["uri"] for entry in outputs], [p["uri"] for p in pages]
+
+
+def _image(patch: str) -> str:
+    """Return the image that a driver passed to its executor."""
+    try:
+        [container] = read_json(patch)["containers"]
+        return str(container.get("image") or "")
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _listed(side: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

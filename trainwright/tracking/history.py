@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from trainwright.documents import Document, digest_text, read_json
 from trainwright.errors import InputError
+from trainwright.tracking.server import SQLITE, database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -265,41 +266,55 @@ def _upload_state(
     return sent
 
 
+def history_key(text: str | bytes) -> str:
+    """Return the key of a history's run: a digest of its first line."""
+    line = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return digest_text(f"{line.partition(chr(10))[0]}\n")[:16]
+
+
 def _own_run(destination: TrackingDestination, client: "MlflowClient", history: Path) -> str:
     """Find the run that was made for this history, or make it."""
     with history.open() as stream:
-        key = destination.key or digest_text(stream.readline())[:16]
+        key = destination.key or history_key(stream.readline())
     return run_of(replace(destination, key=key), client)
 
 
-def run_of(destination: TrackingDestination, client: "MlflowClient") -> str:
+def run_of(destination: TrackingDestination, client: "MlflowClient", started_ms: int | None = None) -> str:
     """Find the run with the key of a destination, or create it."""
     tags = {HISTORY_KEY: destination.key}
     if destination.parent:
         tags["mlflow.parentRunId"] = destination.parent
         where = str(client.get_run(destination.parent).info.experiment_id)
     else:
-        where = experiment_named(destination.experiment, client)
+        where = experiment_named(destination.experiment, client, destination.uri)
     mine = f"tags.`{HISTORY_KEY}` = '{destination.key}'"
     found = client.search_runs([where], mine, max_results=1, order_by=["attributes.start_time ASC"])
-    run = found[0] if found else client.create_run(where, tags=tags, run_name=destination.name)
+    run = found[0] if found else client.create_run(where, started_ms, tags, destination.name)
     return str(run.info.run_id)
 
 
-def experiment_named(name: str, client: "MlflowClient") -> str:
-    """Return the id of an experiment, made if there is none; another may make it at the same moment."""
+def experiment_named(name: str, client: "MlflowClient", uri: str) -> str:
+    """Return the id of an experiment, made if there is none; with SQLite, its files lie beside the database.
+
+    Raises:
+        InputError: It was deleted.
+    """
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
-    if found:
-        return str(found.experiment_id)
-    try:
-        return str(client.create_experiment(name))
-    except MlflowException as error:
-        found = client.get_experiment_by_name(name)
-        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
-            raise
-        return str(found.experiment_id)
+    if found is None:
+        beside = (database(uri).parent / "artifacts").as_uri() if uri.startswith(SQLITE) else None
+        try:
+            return str(client.create_experiment(name, artifact_location=beside))
+        except MlflowException as error:  # another may make it at the same moment
+            found = client.get_experiment_by_name(name)
+            if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        raise InputError(
+            f"the experiment {name!r} was deleted in MLflow", where=uri, hint="Restore it there."
+        )
+    return str(found.experiment_id)
 
 
 def metric_batches(history: Path, offset: int = 0) -> Iterator[tuple[int, list["Metric"]]]:

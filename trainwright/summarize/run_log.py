@@ -1,0 +1,247 @@
+"""Log a run in MLflow: make the log from what the run left, and send it in a process of its own.
+
+The log is written before it is sent and removed afterwards, so nothing is lost when MLflow is away or this
+step is killed: the next run in the same folder sends it, or ``trainwright runs upload``.
+"""
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainwright.documents import canonical, flatten
+from trainwright.errors import InputError, TrainwrightError, clean
+from trainwright.experiment import RunSettings
+from trainwright.redaction import redacted
+from trainwright.storage import read_bytes
+from trainwright.summarize.outcome import (
+    decision_of,
+    headline,
+    outcome,
+    registration_of,
+    state_of,
+    versions_in,
+)
+from trainwright.summarize.run import Run, RunStep, span
+from trainwright.tracking.history import kfp_destination
+from trainwright.tracking.run_log import RunEntry, RunLog, SentRun, write_log
+from trainwright.tracking.server import open_client, persist
+
+SOURCE = "source.patch"
+"""Uncommitted changes of the experiment, beside the run."""
+
+DEADLINE_S, RETRY_S = 30.0, 5.0
+"""For the process that sends, and for an outage of MLflow: somebody waits for the end of the run."""
+
+_AGAIN = "The log is kept: the next run sends it, or `trainwright runs upload`."
+_STATUS = {"done": "FINISHED", "held": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+_STEP_STATUS = {"done": "FINISHED", "cached": "FINISHED", "stopped": "KILLED"}
+_EXPERIMENT = "trainwright"
+
+
+def log_run(run: Run, section: Mapping[str, Any], registry: Mapping[str, Any], record: Path) -> str:
+    """Log a run in MLflow; return a line that says where it is, or why it is not. Never raises.
+
+    Args:
+        run: The run.
+        section: The section ``run``.
+        registry: The section ``registry`` with MLflow's address.
+        record: Folder of this step's artifact, for the log of a run on a cluster.
+    """
+    uri = str(registry.get("tracking_uri") or "")
+    try:
+        settings = RunSettings.parse(section, "parameter section")
+        if not (settings.mlflow and uri):
+            return ""
+        folder = Path(run.root) if run.is_local else record
+        make_log(run, settings, uri, folder).write(folder)
+        return _send_apart([folder, *_waiting(folder)] if run.is_local else [folder])
+    except Exception as error:
+        return f"Not logged in MLflow: {clean(getattr(error, 'what', error), 300)}. {_AGAIN}"
+
+
+def _waiting(folder: Path) -> list[Path]:
+    """Return earlier runs beside this one that MLflow has not taken."""
+    return [path.parent for path in folder.parent.glob(f"*/{RunLog.FILE}") if path.parent != folder]
+
+
+def _send_apart(folders: Sequence[Path]) -> str:
+    command = [sys.executable, "-m", "trainwright.summarize", str(RETRY_S), *map(str, folders)]
+    try:
+        done = subprocess.run(command, timeout=DEADLINE_S, capture_output=True, text=True, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"Not logged in MLflow: it did not answer in {DEADLINE_S:g} s. {_AGAIN}"
+    lines = (done.stdout if done.stdout else done.stderr).strip().splitlines()
+    return lines[0] if lines else f"Not logged in MLflow: exit code {done.returncode}. {_AGAIN}"
+
+
+def send(places: Sequence[str], retry_s: float) -> Iterator[str]:
+    """Send logs and remove them; yield a line for each.
+
+    Args:
+        places: Folders of logs; or URIs of logs, which are not removed.
+        retry_s: Longest outage of MLflow.
+
+    Raises:
+        DependencyError: MLflow was away; the rest was not tried.
+    """
+    for place in places:
+        try:
+            yield _send(place, retry_s)
+        except TrainwrightError as error:
+            if error.retryable:
+                raise
+            yield f"{place} is not logged in MLflow: {error.what}"
+
+
+def _send(place: str, retry_s: float) -> str:
+    folder = None if "://" in place else Path(place)
+    log = RunLog.read(folder) if folder else RunLog.parse(read_bytes(place), place)
+    made = persist(lambda: write_log(log, open_client(log.uri)), log.uri, retry_s, hint=_AGAIN)
+    if folder:
+        sent = SentRun(key=log.run.key, uri=log.uri, experiment=made.info.experiment_id, run=made.info.run_id)
+        sent.write(folder)
+        (folder / RunLog.FILE).unlink(missing_ok=True)
+    return f"MLflow run {made.info.run_id} ({log.uri}) is {log.run.name}"
+
+
+def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
+    """Return the log of a run.
+
+    Args:
+        run: The run.
+        settings: The section ``run``.
+        uri: Address of MLflow.
+        folder: Folder that keeps the log and the key of a local run.
+    """
+    destination = kfp_destination()
+    key = _key(folder) if run.is_local else run.id
+    steps = [_step_entry(step, key) for step in run.executed]
+    ended = max((entry.ended_ms for entry in steps), default=_ms(datetime.now(UTC)))
+    tracking = flatten(run.arguments).get("training.tracking.experiment")
+    patch = Path(run.root) / SOURCE
+    return RunLog(
+        uri=destination.uri if destination else uri,
+        experiment=str(tracking or _EXPERIMENT),
+        joined=destination.run if destination else "",
+        run=RunEntry(
+            key=key,
+            name=f"{run.pipeline} {run.id}" if run.is_local else run.name or run.id,
+            status=_STATUS[state_of(run)],
+            started_ms=min((entry.started_ms for entry in steps), default=ended),
+            ended_ms=ended,
+            params={name: text for name, value in flatten(run.arguments).items() if (text := _text(value))},
+            metrics=_metrics(run),
+            tags=_tags(run, settings),
+        ),
+        steps=tuple(steps),
+        nested=tuple(run.histories),
+        files={SOURCE: patch.read_text()} if run.is_local and patch.exists() else {},
+    )
+
+
+def _key(folder: Path) -> str:
+    """Return the key of a local run; ids of runs are unique on one machine only."""
+    try:
+        return SentRun.read(folder).key
+    except InputError:
+        made = SentRun(key=secrets.token_hex(8))
+        made.write(folder)
+        return made.key
+
+
+def _step_entry(step: RunStep, key: str) -> RunEntry:
+    record, now = step.record, datetime.now(UTC).timestamp()
+    started, ended = (
+        (moment.timestamp() for moment in span(record)) if record else (now - (step.seconds or 0), now)
+    )
+    tags = {
+        "step": record.step if record else step.name,
+        "state": step.state,
+        "image": step.image,
+        **_error_tags(step),
+    }
+    config: dict[str, str] = {}
+    if record:
+        tags |= {
+            "decision": record.decision,
+            "headline": record.headline,
+            "inputs": canonical(record.inputs),
+            "outputs": canonical(record.outputs),
+            "environment": record.environment.name,
+            "environment_lock": record.environment.lock_sha256,
+        }
+        config = {name: text for name, value in flatten(record.config).items() if (text := _text(value))}
+    return RunEntry(
+        key=f"{key}/{step.name}",
+        name=step.name,
+        status=_STEP_STATUS.get(step.state, "FAILED"),
+        started_ms=int(started * 1000),
+        ended_ms=int(ended * 1000),
+        params=config,
+        metrics={"seconds": ended - started} | step.metrics,
+        tags=_prefixed(tags),
+    )
+
+
+def _metrics(run: Run) -> dict[str, float]:
+    """Return the metrics of the training and of the evaluation by name, and the time of all steps."""
+    found = {name: value for step in run.steps for name, value in step.metrics.items()}
+    return found | {"seconds": run.seconds}
+
+
+def _tags(run: Run, settings: RunSettings) -> dict[str, str]:
+    commit, made = str(run.arguments.get("commit") or ""), versions_in(run.lineage)
+    failed = next((step for step in run.steps if step.state == "failed"), None)
+    registered = registration_of(run)
+    costs = [step.metrics["cost"] for step in run.executed if "cost" in step.metrics]
+    tags = {
+        "pipeline": run.pipeline,
+        "run": run.id,
+        "state": state_of(run),
+        "decision": decision_of(run),
+        "headline": headline(run),
+        "data_digest": made.get("data", ""),
+        "model_digest": made.get("model", ""),
+        "source_digest": made.get("source", ""),
+        "registered": registered.headline.partition(",")[0] if registered else "",
+        "git_sha": commit,
+        "owner": settings.owner,
+        "cost_centre": settings.cost_centre,
+        "cost": f"{sum(costs):g}" if costs else "",
+        "kfp_url": f"{settings.page.rstrip('/')}/#/runs/details/{run.id}"
+        if settings.page and not run.is_local
+        else "",
+        **(_error_tags(failed) if failed else {}),
+    }
+    shown = {
+        "mlflow.note.content": outcome(run),
+        "mlflow.source.name": run.pipeline,
+        "mlflow.source.git.commit": commit.partition("-")[0] if commit != "none" else "",
+        "mlflow.user": settings.owner,
+    }
+    return _prefixed(tags) | {name: value for name, value in shown.items() if value}
+
+
+def _error_tags(step: RunStep) -> dict[str, str]:
+    error = step.error
+    named = {"error": "error", "error_code": "code", "error_text": "what", "error_hint": "hint"}
+    return {tag: clean(error[key]) for tag, key in named.items() if error.get(key)}
+
+
+def _prefixed(tags: Mapping[str, str]) -> dict[str, str]:
+    return {f"trainwright.{name}": value for name, value in tags.items() if value}
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; empty for one that is absent."""
+    if value is None or value in ("", []):
+        return ""
+    return redacted(value if isinstance(value, str) else canonical(value))
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,148 @@
+"""A pipeline run in MLflow: one run, with a nested run for each step that the pipeline run executed.
+
+The log is a document: what MLflow did not take stays beside the run, and is sent later. Every run of MLflow
+is found again by the tag that it was created with, parameters that are there are not sent again, and a metric
+counts once for each time. So sending a log twice, or one of a run that was resumed, changes nothing but what
+is new.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from trainwright.documents import Document
+from trainwright.tracking.history import HISTORY_KEY, TrackingDestination, run_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+PARENT = "mlflow.parentRunId"
+_PER_REQUEST = 100
+"""Parameters or tags that MLflow takes at once."""
+
+_LONGEST_VALUE, _LONGEST_TAG = 6000, 5000
+
+
+def mlflow_name(name: str) -> str:
+    """Replace characters that MLflow rejects in the name of a parameter or metric."""
+    return re.sub(r"[^\w. /:-]", "_", name)[:250]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """What MLflow shows of one run.
+
+    Attributes:
+        key: Tag by which the run is found again.
+        name: Its name in the UI.
+        status: MLflow's: ``FINISHED``, ``FAILED`` or ``KILLED``.
+        started_ms: Milliseconds since 1970.
+        ended_ms: Likewise.
+    """
+
+    key: str
+    name: str
+    status: str
+    started_ms: int
+    ended_ms: int
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLog(Document):
+    """The log of a pipeline run that MLflow has not taken yet.
+
+    Attributes:
+        uri: Address of MLflow.
+        experiment: Name of the experiment.
+        joined: MLflow's run of this step, made by KFP's MLflow plugin; empty: the run is our own.
+        run: The run as a whole.
+        steps: Those that it executed.
+        nested: Keys of runs to nest: of training curves and of a study.
+        files: Small files by name, stored with the run.
+    """
+
+    FILE: ClassVar[str] = "mlflow-log.json"
+    uri: str
+    experiment: str
+    joined: str
+    run: RunEntry
+    steps: tuple[RunEntry, ...]
+    nested: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentRun(Document):
+    """Key of a run of this machine, and MLflow's run for it once it is there."""
+
+    FILE: ClassVar[str] = "mlflow.json"
+    key: str
+    uri: str = ""
+    experiment: str = ""
+    run: str = ""
+
+
+def write_log(log: RunLog, client: "MlflowClient") -> "Run":
+    """Create or update all runs of a log, and return that of the pipeline run; repeating changes nothing."""
+    parent = _joined(log, client) if log.joined else _own(log, client)
+    parent_id, where = parent.info.run_id, parent.info.experiment_id
+    _fill(client, parent, log.run)
+    known = _nested_in(client, parent)
+    for step in log.steps:
+        run = known.get(step.key) or known.get(step.name)
+        if run is None:
+            tags = {HISTORY_KEY: step.key, PARENT: parent_id}
+            run = client.create_run(where, start_time=step.started_ms, tags=tags, run_name=step.name)
+        _fill(client, run, step)
+        client.set_terminated(run.info.run_id, step.status, step.ended_ms)
+    for key in log.nested:
+        for run in _with_key(client, key, where):
+            if PARENT not in run.data.tags:
+                client.set_tag(run.info.run_id, PARENT, parent_id)
+    for name, text in log.files.items():
+        client.log_text(parent_id, text, name)
+    if not log.joined:  # a run of Kubeflow Pipelines is ended by Kubeflow Pipelines
+        client.set_terminated(parent_id, log.run.status, log.run.ended_ms)
+    return parent
+
+
+def _own(log: RunLog, client: "MlflowClient") -> "Run":
+    destination = TrackingDestination(log.uri, experiment=log.experiment, name=log.run.name, key=log.run.key)
+    return client.get_run(run_of(destination, client, log.run.started_ms))
+
+
+def _joined(log: RunLog, client: "MlflowClient") -> "Run":
+    """Return the run of the pipeline run that KFP's plugin made: the parent of this step's, if it has one."""
+    run = client.get_run(log.joined)
+    parent = run.data.tags.get(PARENT)
+    return client.get_run(parent) if parent else run
+
+
+def _nested_in(client: "MlflowClient", parent: "Run") -> dict[str, "Run"]:
+    """Return the runs nested in a run by our key; those that KFP's plugin made, by name."""
+    query = f"tags.`{PARENT}` = '{parent.info.run_id}'"
+    found = client.search_runs([parent.info.experiment_id], query, max_results=1000)
+    return {run.data.tags.get(HISTORY_KEY) or str(run.info.run_name): run for run in found}
+
+
+def _with_key(client: "MlflowClient", key: str, experiment: str) -> list["Run"]:
+    return list(client.search_runs([experiment], f"tags.`{HISTORY_KEY}` = '{key}'"))
+
+
+def _fill(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
+    """Log what a run does not have yet. MLflow keeps the first value of a parameter, the last of a tag."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    run_id, known = run.info.run_id, run.data
+    values = {mlflow_name(name): value[:_LONGEST_VALUE] for name, value in entry.params.items()}
+    params = [Param(name, value) for name, value in values.items() if name not in known.params]
+    tags = [RunTag(name, value[:_LONGEST_TAG]) for name, value in entry.tags.items() if value]
+    tags = [tag for tag in tags if known.tags.get(tag.key) != tag.value]
+    metrics = [Metric(mlflow_name(name), value, entry.ended_ms, 0) for name, value in entry.metrics.items()]
+    for start in range(0, max(map(len, (params, tags, metrics))), _PER_REQUEST):
+        part = slice(start, start + _PER_REQUEST)
+        client.log_batch(run_id, metrics=metrics[part], params=params[part], tags=tags[part])
