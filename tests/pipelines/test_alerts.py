@@ -63,8 +63,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         experiment["run"] = {
             "owner": "team a",
             "alerts": [
-                {"on": every, "webhook_file": "hook"},
-                {"on": [*every], "email": ["anna@example.com"]},
+                {"outcomes": every, "webhook_file": "hook"},
+                {"outcomes": [*every], "email": ["anna@example.com"]},
                 {"webhook_file": "absent"},
             ],
             "smtp": {

@@ -150,7 +150,7 @@ def test_rule_sends_for_its_outcomes_and_its_owner_only(tmp_path: Path, trusted:
         for run, ending in ends.values():
             end(run, ending, owner="a", alerts=[{"webhook_file": file}, {"webhook_file": file, "owner": "b"}])
         assert [one["outcome"] for one in hook.documents] == ["held", "failed"]
-        end(*ends["done"], owner="b", alerts=[{"webhook_file": file, "owner": "b", "on": ["done"]}])
+        end(*ends["done"], owner="b", alerts=[{"webhook_file": file, "owner": "b", "outcomes": ["done"]}])
     done, held = hook.documents[-1], hook.documents[0]
     assert (done["outcome"], done["registered"]) == ("done", "register found <what> it | looked for")
     assert (held["step"], held["decision"]) == ("validate", "HOLD")
@@ -163,7 +163,7 @@ def test_cancelled_run_is_told_from_a_failed_one(tmp_path: Path, trusted: tuple[
     listed = json.loads((root / "tasks.json").read_text())
     (root / "tasks.json").write_text(json.dumps(listed | {"state": "cancelled"}))
     with webhook(trusted) as hook:
-        end(root, alerts=[{"on": ["cancelled"], "webhook_file": hook_file(tmp_path, hook.url)}])
+        end(root, alerts=[{"outcomes": ["cancelled"], "webhook_file": hook_file(tmp_path, hook.url)}])
     assert [(one["outcome"], one["headline"]) for one in hook.documents] == [
         ("cancelled", "Cancelled: stopped by a signal")
     ]
@@ -407,7 +407,7 @@ def test_mail_server_that_greets_for_ever_is_left_at_the_limit(
         ({"alerts": [{"webhook_file": "a", "email": ["a@b"]}]}, "found both"),
         ({"alerts": [{"email": ["a@b.c"]}]}, "smtp is absent"),
         ({"alerts": [{"email": ["a@b.c\nBcc: d@e.f"]}]}, "alerts.0.email.0"),
-        ({"alerts": [{"webhook_file": "a", "on": ["lost"]}]}, "alerts.0.on.0"),
+        ({"alerts": [{"webhook_file": "a", "outcomes": ["lost"]}]}, "alerts.0.outcomes.0"),
         ({"smtp": SMTP | {"security": "none"}}, "the password would be readable"),
         ({"smtp": {"host": "h", "sender": "a@b", "user": "u"}}, "user and password_file belong together"),
         ({"openlineage": "http://marquez/api/v1/lineage"}, "openlineage"),

@@ -20,7 +20,9 @@ Address = Annotated[
 class Alert(Section):
     """Message at the end of a run, to a webhook or by e-mail."""
 
-    on: tuple[Outcome, ...] = Field(("failed", "held"), min_length=1, description="Outcomes that send it.")
+    outcomes: tuple[Outcome, ...] = Field(
+        ("failed", "held"), min_length=1, description="Outcomes that send it."
+    )
     owner: str = Field("", description="Only runs with this `run.owner`. Default: all.")
     webhook_file: Name | None = Field(None, description="File with the https URL to post to: a secret.")
     format: Literal["json", "slack"] = Field("json", description='`slack` posts `{"text": …}`.')

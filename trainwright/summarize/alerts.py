@@ -137,7 +137,7 @@ def announce(
                 _deliver, rule, settings, notification, f"{run.root.rstrip('/')}/alerts"
             )
             for number, rule in enumerate(settings.alerts, 1)
-            if notification.outcome in rule.on and rule.owner in {"", settings.owner}
+            if notification.outcome in rule.outcomes and rule.owner in {"", settings.owner}
         }
         if settings.openlineage:
             from trainwright.summarize.openlineage import send_events
