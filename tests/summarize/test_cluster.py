@@ -23,8 +23,9 @@ from tests.summarize.test_page import Cells, chain, record
 from trainwright.artifacts import Record
 from trainwright.errors import MARK, Diverged, as_record
 from trainwright.summarize import workflow
+from trainwright.summarize.outcome import outcome
 from trainwright.summarize.run import FinalStatus, Run, read_run
-from trainwright.summarize.summarize import draw_summary, outcome, summarize
+from trainwright.summarize.summarize import draw_summary, summarize
 from trainwright.summarize.workflow import WorkflowReader, WorkflowTask, in_cluster, tasks_of
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -216,7 +217,7 @@ def test_without_the_right_to_read_the_workflow_the_page_says_so_and_shows_this_
 def test_a_transient_failure_of_the_api_is_retried(tmp_path: Path) -> None:
     document = completed(recorded("held-by-gate"), tmp_path)
     with api([(500, {}), (429, {}), (200, document)]) as (cluster, seen):
-        found = workflow.read_tasks(cluster, "x")
+        found = workflow.read_workflow(cluster, "x").tasks
     assert len(seen) == 3
     assert WorkflowTask(name="locate", shown="locate", state="done").name in {task.name for task in found}
 

@@ -90,9 +90,11 @@ def run(
     values = arguments.of_pipeline(compiled, experiment, [], changes=changes)
     command = ["trainwright", "run", pipeline, *(["--runs", str(runs)] if Path(runs) != Path("runs") else [])]
     listener = _listener(quiet, shlex.join(command))
-    return _finished(
-        runner.run(compiled, values, runs_folder=Path(runs), use_cache=use_cache, listener=listener)
+    source = experiment.resolve().parent if isinstance(experiment, Path) else Path.cwd()
+    done = runner.run(
+        compiled, values, runs_folder=Path(runs), use_cache=use_cache, listener=listener, source=source
     )
+    return _finished(done)
 
 
 def step(

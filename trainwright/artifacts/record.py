@@ -5,6 +5,9 @@ from typing import Any, ClassVar
 
 from trainwright.documents import Document
 
+SOURCE_PATCH = "source.patch"
+"""Changes of the experiment since its commit: beside a local run, and in the evidence of a version."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:

@@ -89,6 +89,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer reads a command's options from its ar
             use_cache=use_cache,
             listener=listener,
             engine=engine,
+            source=config.resolve().parent if config else None,
         )
     raise typer.Exit(outcome.exit_code)
 
@@ -293,6 +294,7 @@ GROUPS: Mapping[str, typer.Typer] = {
 }
 """In the order of ``--help``."""
 
+run_commands.app.command("upload")(step_commands.upload)  # beside those of steps: it needs an environment
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 for _name, _group in GROUPS.items():

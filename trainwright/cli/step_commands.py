@@ -127,6 +127,18 @@ def curves(
     raise typer.Exit(_verb("tracking", "mlflow", "replay", str(run), to, stopped=sent))
 
 
+def upload(
+    place: Annotated[
+        str, typer.Argument(help="Folder of runs or of one run; or the URI of an mlflow-log.json.")
+    ] = str(RUNS),
+) -> None:
+    """Send runs to MLflow that it did not take at their end. Repeating the command is safe."""
+    from trainwright.retries import OUTAGE_S
+
+    sent = "Part of them may be there: the same command sends the rest."
+    raise typer.Exit(_verb("summarize", "mlflow", str(OUTAGE_S), place, stopped=sent))
+
+
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Runs below runs/, or folders.")],
     metric: Annotated[list[str] | None, typer.Option(help="Figure to compare; again for more.")] = None,

@@ -20,7 +20,7 @@ VERDICT_FOLDERS = ("", "verdict", "evaluate/verdict")
 """Paths of the verdict below the folder of a verdict, a step or a run."""
 
 _SEED, _KIND = "training.seed", "network.kind"
-_NOT_COMPARED = ("launched_by.", _SEED)
+_NOT_COMPARED = ("hardware.", "launched_by.", _SEED)
 _JUDGING = ("threshold", "thresholds", "averaging")
 """Settings of the evaluation that change the metrics themselves; its limits do not."""
 

@@ -80,7 +80,7 @@ class Containers:
 
     def __init__(self, engine: Engine, folder: Path, seen: Mapping[Path, bool], processes: Processes) -> None:
         self._engine, self._folder, self._seen, self._processes = engine, folder, seen, processes
-        self._live: dict[str, tuple[Any, bool]] = {}  # containers, and whether they are exit handlers
+        self._live: dict[str, Any] = {}
         self._left: set[str] = set()  # what was made and not removed, also where the engine is gone
         self._reaper: subprocess.Popen[bytes] | None = None
         self._options: dict[str, Any] = {}
@@ -134,17 +134,15 @@ class Containers:
                 late.set()
                 container_reaper.stop(container, self._processes.grace_s)
 
-            stopping = self._processes.cancelled.is_set() and call.step.closing
-            limit_s = self._processes.grace_s if stopping else call.step.timeout_s
-            timer = threading.Timer(limit_s, expire)
+            timer = threading.Timer(call.step.timeout_s, expire)
             timer.daemon = True
             try:
                 with container_engine.answering(call.name):
                     container.start()
                     output = container.logs(stream=True, follow=True)  # from its first line
-                if limit_s:
+                if call.step.timeout_s:
                     timer.start()
-                if self._processes.cancelled.is_set() and not call.step.closing:
+                if self._processes.must_stop(closing=call.step.closing):
                     container_reaper.stop(container, self._processes.grace_s)
                 with container_engine.answering(call.name):
                     code = _followed(container, output, call.log)
@@ -167,7 +165,7 @@ class Containers:
         with contextlib.closing(container_engine.client()) as engine:
             with container_engine.answering(call.name):
                 container = engine.containers.create(image, list(call.command), **more, **self._options)
-            self._live[container.id] = container, call.step.closing
+            self._live[container.id] = container
             self._left.add(container.id)
             try:
                 yield container
@@ -178,14 +176,12 @@ class Containers:
                 self._left.discard(container.id)
 
     def _stop_all(self, again: bool) -> None:
-        """Stop every container except an exit handler, and kill it after the grace period.
-
-        If ``again``, kill all at once.
+        """Stop every container, and kill it after the grace period; at once if ``again``.
 
         It returns at once, since a signal handler calls it.
         """
         grace_s = 0.0 if again else self._processes.grace_s
-        for container in [one for one, closing in self._live.values() if again or not closing]:
+        for container in tuple(self._live.values()):
             threading.Thread(target=container_reaper.stop, args=(container, grace_s), daemon=True).start()
 
 

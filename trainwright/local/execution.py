@@ -63,8 +63,8 @@ class Here:
         """Run one attempt to its end; ``scratch`` is a folder for its temporary files."""
         python = self._machine.python(call.step.toolchain)
         variables = invocation.variables(python, call.variables, scratch)
-        limit_s, closing = call.step.timeout_s, call.step.closing
-        return self._processes.run(call.command, variables, call.log, limit_s, closing=closing)
+        step = call.step
+        return self._processes.run(call.command, variables, call.log, step.timeout_s, closing=step.closing)
 
     def made_from(self, call: Invocation) -> dict[str, str]:
         """Return the digests of the locks of the step's environment and of those that a parameter names."""

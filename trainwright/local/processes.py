@@ -51,15 +51,15 @@ class Processes:
         grace_s: Seconds between asking a step to stop and killing it.
         lock: Descriptor that holds the run's folder; a reaper keeps it until the last step has ended.
         cancelled: Set when the run is to stop.
+        hurried: Set when that was said twice: not even an exit handler runs any more.
         observers: Called when the run is to stop, with whether that was said before; each returns at once.
     """
 
     def __init__(self, grace_s: float = GRACE_S, lock: int | None = None) -> None:
         self.grace_s, self.lock = grace_s, lock
-        self.cancelled = threading.Event()
+        self.cancelled, self.hurried = threading.Event(), threading.Event()
         self.observers: list[Callable[[bool], None]] = []
         self._live: set[int] = set()
-        self._closing: set[int] = set()
         self._scratch = ""
         self._reaper: subprocess.Popen[bytes] | None = None
 
@@ -95,11 +95,16 @@ class Processes:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def must_stop(self, *, closing: bool) -> bool:
+        """Tell whether a step must not run any more; ``closing`` is that of an exit handler."""
+        return self.hurried.is_set() if closing else self.cancelled.is_set()
+
     def _stop(self, number: int, _: FrameType | None) -> None:
         again = self.cancelled.is_set()
         self.cancelled.set()
-        groups = self._live if again else self._live - self._closing
-        self._end(tuple(groups), signal.SIGKILL if again else number)
+        if again:
+            self.hurried.set()
+        self._end(tuple(self._live), signal.SIGKILL if again else number)
         for notify in self.observers:
             notify(again)
 
@@ -129,12 +134,11 @@ class Processes:
     ) -> Ended:
         """Run a command to its end and append its output to a log.
 
-        ``variables`` are its complete environment; a ``timeout_s`` of 0 is none. Background processes that it
-        left in its session are stopped, as the end of a container would. A ``closing`` command, an exit
-        handler, does not get the first signal to the run; if it starts after that, it has the grace period.
+        ``variables`` are its complete environment; a ``timeout_s`` of 0 is none; one that is ``closing`` also
+        runs in a cancelled run. Background processes that it
+        left in its session are stopped, as the end of a container would.
         """
         late = threading.Event()
-        timeout_s = self.grace_s if closing and self.cancelled.is_set() else timeout_s
         with log.open("ab") as stream:
             process = subprocess.Popen(  # noqa: S603
                 command,
@@ -144,8 +148,6 @@ class Processes:
                 env=dict(variables),
                 start_new_session=True,
             )
-        if closing:
-            self._closing.add(process.pid)
         self._watch(process.pid)
 
         def expire() -> None:
@@ -156,7 +158,7 @@ class Processes:
         timer.daemon = True
         if timeout_s:
             timer.start()
-        if self.cancelled.is_set() and not closing:
+        if self.must_stop(closing=closing):
             self._end((process.pid,), signal.SIGTERM)
         try:
             code = process.wait()
@@ -186,7 +188,6 @@ class Processes:
             time.sleep(0.02)
         send_signal(group, signal.SIGKILL)
         self._live.discard(group)
-        self._closing.discard(group)
         self._tell_reaper(f"-{group}\n")
 
     def _tell_reaper(self, line: str) -> None:

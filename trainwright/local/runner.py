@@ -17,6 +17,7 @@ from typing import Any
 
 from trainwright import credentials
 from trainwright.authoring import pipeline_spec
+from trainwright.authoring.source import store_changes
 from trainwright.errors import (
     DataRefused,
     InputError,
@@ -115,6 +116,7 @@ def run(
     listener: Listener | None = None,
     machine: Environments | None = None,
     engine: Engine | None = None,
+    source: Path | None = None,
     grace_s: float = GRACE_S,
 ) -> Outcome:
     """Run a compiled pipeline on this machine.
@@ -132,6 +134,7 @@ def run(
         listener: Receives the events.
         machine: The environments; this library's when None.
         engine: Runs each step in a container of its image instead.
+        source: Folder of the experiment; its changes since the commit are stored beside the run.
         grace_s: Seconds between asking a step to stop and killing it.
 
     Raises:
@@ -152,6 +155,9 @@ def run(
     engine.require(pipeline.steps) if engine else require(machine, pipeline.steps)
     if not resumed:
         folder, request = run_folder.create(runs_folder, name, dict(arguments), continues=run_id)
+
+    if source:
+        store_changes(source, folder)
 
     def conduct(execute: Execute, own: Path) -> None:
         document = kfp_spec.for_local_run(pipeline, request.run, request.created, str(folder))
@@ -286,20 +292,17 @@ class _Run:
         self._notify(self._listener.warned, text)
 
     def _execute(self, execution: Execution, call: invocation.Invocation) -> bool:
-        """Run one task for kfp.local; never raises, so that an exit handler still runs.
-
-        After a signal to the run only the exit handler runs, within the grace period.
-        """
+        """Run one task for kfp.local; never raises, so that an exit handler still runs."""
+        if self._processes.must_stop(closing=call.step.closing):
+            return False
         if self._processes.cancelled.is_set():
-            if not call.step.closing:
-                return False
-            self._write("cancelled")  # the exit handler reads it
+            self._write("cancelled")  # for the exit handler
         began, start = datetime.now(UTC), time.monotonic()
         self._notify(self._listener.task_started, call.name, call.step.toolchain)
         task = execution.run(call)
         state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
         seconds = round(time.monotonic() - start, 3)
-        task = dataclasses.replace(task, state=state, seconds=seconds, started=began.isoformat())
+        task = dataclasses.replace(task, state=state, started=began.isoformat(), seconds=seconds)
         with self._lock:
             self._tasks[task.step] = task
             self._write("running")

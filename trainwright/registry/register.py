@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import yaml  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Model
+from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import Document, canonical, flatten, read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
@@ -56,13 +57,15 @@ def _description(candidate: Candidate) -> str:
     return text[:_LONGEST_DESCRIPTION]
 
 
-def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path]) -> None:
-    """Collect verdicts, trial, records and the model card for the upload."""
+def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Path], source: Path) -> None:
+    """Collect verdicts, trial, records, the model card and changes of the source for the upload."""
     for name, place in zip(("data", "model"), verdicts, strict=True):
         (folder / name).mkdir(parents=True)
         for path in sorted(place.glob("*.json")):
             (folder / name / path.name).write_bytes(path.read_bytes())
     candidate.trial.write(folder)
+    if source.exists():
+        shutil.copyfile(source, folder / SOURCE_PATCH)
     cards = [candidate.folder / "README.md", verdicts[1] / markdown.CARD_FILE]
     trained, evaluated = (card.read_text() if card.is_file() else "" for card in cards)
     if trained or evaluated:
@@ -252,7 +255,8 @@ def register(
         trial: Folder of smoke_test's trial.
         registry: MLflow, the model's name, and the audit.
         commit: Git commit of the experiment; may be empty.
-        folder: Gets ``registration.json`` and the record.
+        folder: Gets ``registration.json`` and the record. In a local run, the changes of the experiment since
+            ``commit`` lie beside the folder of its step, and become evidence.
         summary: Path of a Markdown file with the lineage.
 
     Raises:
@@ -268,9 +272,9 @@ def register(
     client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = _tags(candidate, locks, commit, registry.author)
-    keys = Keyring.of(registry)
+    keys, source = Keyring.of(registry), folder.absolute().parents[1] / SOURCE_PATCH
     entry, before = persist(
-        lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict)),
+        lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict), source),
         uri,
         retry_s,
         hint=_RETRY_HINT,
@@ -300,6 +304,7 @@ def _find_or_create(
     candidate: Candidate,
     labels: Mapping[str, str],
     verdicts: tuple[Path, Path],
+    source: Path,
 ) -> tuple["ModelVersion", bool]:
     """Find or create the version, continuing a killed attempt; return it and whether it existed."""
     from mlflow.exceptions import MlflowException
@@ -308,7 +313,7 @@ def _find_or_create(
     before = find_version(client, name, key) is not None
     if not before:
         try:
-            _create(client, registry, candidate, labels, verdicts)
+            _create(client, registry, candidate, labels, verdicts, source)
         except MlflowException:
             # Another process may have created it meanwhile, and deleted the run that was filled here.
             if find_version(client, name, key) is None:
@@ -325,6 +330,7 @@ def _create(
     candidate: Candidate,
     labels: Mapping[str, str],
     verdicts: tuple[Path, Path],
+    source: Path,
 ) -> None:
     """Log the run, its files, and the version."""
     name, key = registry.model, candidate.key(registry.model)
@@ -336,7 +342,7 @@ def _create(
         write_mlflow_model(
             candidate.folder, candidate.model, package, run=run.info.run_id, time_ms=run.info.start_time
         )
-        write_evidence(proof, candidate, verdicts)
+        write_evidence(proof, candidate, verdicts, source)
         log_files(client, run.info.run_id, [(package, "model"), (proof, "evidence")])
     create_version(client, name, key, run, labels, _description(candidate))
 

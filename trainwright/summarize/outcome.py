@@ -1,4 +1,4 @@
-"""How a run ended: its state, the decision of its gates, its result in one line, what it made."""
+"""The outcome of a run: its state, the decision of its gates, its result in one line, its versions."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -30,6 +30,8 @@ def outcome(run: Run) -> str:
     failed = next((step for step in run.steps if step.state == "failed"), None)
     if failed:
         return f"Failed in {failed.name}: {failed.error.get('what') or run.ending.error or 'see its log'}"
+    if stopped := next((step for step in run.steps if step.state == "stopped"), None):
+        return f"Cancelled in {stopped.name}"
     if run.ending.state not in {"SUCCEEDED", ""}:
         return f"{run.ending.state.capitalize()}: {run.ending.error or 'Kubeflow gives no reason'}"
     made = registration_of(run)

@@ -22,7 +22,7 @@ from trainwright.errors import (
 from trainwright.lineage import ancestors
 from trainwright.storage import Access, find, open_file
 from trainwright.summarize.workflow import HTML, WorkflowReader, WorkflowTask, read_workflow
-from trainwright.tracking.history import HISTORY_FILE, history_key
+from trainwright.tracking.history import HISTORY_FILE, MLFLOW_KEY, history_key
 
 OWN = "summarize"
 """The verb of this step, with which the name of its task begins."""
@@ -247,7 +247,7 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
         if not local:
             steps = [RunStep(record.step, "done", record) for record in _records(root, store, problems)]
     steps = [replace(step, metrics=_metrics(step, store)) for step in steps]
-    request = _request(root, store, problems) if local else {"arguments": arguments}
+    request = _request(root, store) if local else {"arguments": arguments}
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
@@ -422,12 +422,11 @@ def _local_step(task: dict[str, Any], store: _Store, problems: list[str]) -> Run
     )
 
 
-def _request(root: str, store: _Store, problems: list[str]) -> dict[str, Any]:
+def _request(root: str, store: _Store) -> dict[str, Any]:
     """Read pipeline, arguments and time of a local run; empty if they cannot be read."""
     try:
         return dict(read_json(store.read(f"{root.rstrip('/')}/{REQUEST}")))
-    except Exception as error:
-        problems.append(f"{REQUEST} cannot be read: {_line(error)}")
+    except Exception:
         return {}
 
 
@@ -446,9 +445,11 @@ def _metrics(step: RunStep, store: _Store) -> dict[str, float]:
 
 
 def _histories(root: str, steps: Sequence[RunStep], store: _Store) -> list[str]:
-    """Return the keys under which MLflow has the curves of the trainings of a run, also of failed ones."""
+    """Return the keys under which MLflow has the study and the curves of a run, also of a failed training."""
     found = []
     for step in steps:
+        if step.record and step.state == "done" and (key := step.record.config.get(MLFLOW_KEY)):
+            found.append(str(key))
         try:
             if step.name == "train" and step.state != "cached":
                 uris = store.find(f"{root.rstrip('/')}/{step.name}", HISTORY_FILE)

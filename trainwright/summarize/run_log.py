@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import canonical, flatten
 from trainwright.errors import InputError, TrainwrightError, clean
 from trainwright.experiment import RunSettings
@@ -30,10 +31,7 @@ from trainwright.tracking.history import kfp_destination
 from trainwright.tracking.run_log import RunEntry, RunLog, SentRun, write_log
 from trainwright.tracking.server import open_client, persist
 
-SOURCE = "source.patch"
-"""Uncommitted changes of the experiment, beside the run."""
-
-DEADLINE_S, RETRY_S = 30.0, 5.0
+DEADLINE_S, RETRY_S = 60.0, 5.0
 """For the process that sends, and for an outage of MLflow: somebody waits for the end of the run."""
 
 _AGAIN = "The log is kept: the next run sends it, or `trainwright runs upload`."
@@ -122,7 +120,7 @@ def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
     steps = [_step_entry(step, key) for step in run.executed]
     ended = max((entry.ended_ms for entry in steps), default=_ms(datetime.now(UTC)))
     tracking = flatten(run.arguments).get("training.tracking.experiment")
-    patch = Path(run.root) / SOURCE
+    patch = Path(run.root) / SOURCE_PATCH
     return RunLog(
         uri=destination.uri if destination else uri,
         experiment=str(tracking or _EXPERIMENT),
@@ -139,7 +137,7 @@ def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
         ),
         steps=tuple(steps),
         nested=tuple(run.histories),
-        files={SOURCE: patch.read_text()} if run.is_local and patch.exists() else {},
+        files={SOURCE_PATCH: patch.read_text()} if run.is_local and patch.exists() else {},
     )
 
 
@@ -188,9 +186,10 @@ def _step_entry(step: RunStep, key: str) -> RunEntry:
 
 
 def _metrics(run: Run) -> dict[str, float]:
-    """Return the metrics of the training and of the evaluation by name, and the time of all steps."""
+    """Return the metrics of the training and of the whole evaluation, and the time of all steps."""
     found = {name: value for step in run.steps for name, value in step.metrics.items()}
-    return found | {"seconds": run.seconds}
+    whole = {name: value for name, value in found.items() if not name.startswith("slice/")}
+    return whole | {"seconds": run.seconds}
 
 
 def _tags(run: Run, settings: RunSettings) -> dict[str, str]:

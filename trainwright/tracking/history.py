@@ -182,6 +182,10 @@ HISTORY_KEY = "trainwright.history"
 """Tag of a run that was made for a history, by which it is found again when an answer was lost."""
 
 
+MLFLOW_KEY = "mlflow_key"
+"""Key of a record's configuration: the tag of the run that a study made, so that it is nested later."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class UploadState(Document):
     """Upload state of a history.

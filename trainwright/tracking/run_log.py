@@ -31,7 +31,7 @@ def mlflow_name(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """What MLflow shows of one run.
+    """One run as MLflow shows it.
 
     Attributes:
         key: Tag by which the run is found again.

@@ -16,7 +16,7 @@ from trainwright.train.fit import TrainingRun
 from trainwright.train.loop import FitResult
 from trainwright.train.parallel import make_deterministic
 from trainwright.train.process_group import process_group
-from trainwright.train.recorder import TrainingRecorder
+from trainwright.train.recorder import TrainingRecorder, hardware
 from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
 from trainwright.train.trainers import WriteModel, train, train_trial
 
@@ -71,7 +71,11 @@ def _write_outputs(run: TrainingRun, result: FitResult, write: WriteModel, watch
         folder / "model",
         "train",
         headline,
-        config={**config.for_model(run.ranks.size), "launched_by": config.launched_by},
+        config={
+            **config.for_model(run.ranks.size),
+            "launched_by": config.launched_by,
+            "hardware": hardware(),
+        },
         inputs={"training_set": config.data_version},
         outputs=digests,
         parents=[run.training_set],

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -213,6 +214,24 @@ def _gpu_handles(count: int) -> list[object]:
         uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
         return [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
     return []
+
+
+def hardware() -> dict[str, str]:
+    """Return the model of the CPU, and model and driver of the GPUs; ``none`` without GPUs."""
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    count = torch.cuda.device_count()
+    found = {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": str(os.cpu_count()),
+        "gpu": f"{count} x {torch.cuda.get_device_name(0)}" if count else "none",
+    }
+    if _gpu_handles(count):
+        import pynvml
+
+        found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    return found
 
 
 def _gpu_usage(handles: list[object]) -> dict[str, float]:

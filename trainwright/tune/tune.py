@@ -12,7 +12,7 @@ from typing import Any
 from trainwright.documents import canonical, digest_text
 from trainwright.experiment import Training
 from trainwright.tracking import Stopwatch
-from trainwright.tracking.history import TrackingDestination, kfp_destination
+from trainwright.tracking.history import MLFLOW_KEY, TrackingDestination, kfp_destination
 from trainwright.train.config import TrialMetrics
 from trainwright.train.submit import TrainRequest
 from trainwright.tune.checks import SearchPlan, check_search, study_folder
@@ -89,7 +89,9 @@ def tune(request: TuneRequest, study: Path, summary: Path, report: Path) -> Tune
     plan = check_search(default, request.tuning)
     digest = digest_text(canonical([request.run, plan.identity]))[:16]
     folder = study_folder(plan, study, digest)
-    found = _run_study(plan, folder, plan.tuning.study or digest)
+    name = plan.tuning.study or digest
+    server = _server(plan, name)
+    found = _run_study(plan, folder, name, server)
     study.mkdir(parents=True, exist_ok=True)
     found.write(study)
     write_page(report, found)
@@ -99,7 +101,7 @@ def tune(request: TuneRequest, study: Path, summary: Path, report: Path) -> Tune
         study,
         "tune",
         _headline(found),
-        config=found.tuning,
+        config=found.tuning | ({MLFLOW_KEY: server.key} if server else {}),
         inputs={"training_set": request.data_version},
         outputs={"study": found.digest},
         parents=[request.training_set],
@@ -111,13 +113,13 @@ def tune(request: TuneRequest, study: Path, summary: Path, report: Path) -> Tune
     return Tuned(found.network, found.training, found.confirmation.outcome, _metrics(found))
 
 
-def _run_study(plan: SearchPlan, folder: Path, name: str) -> StudyReport:
+def _run_study(plan: SearchPlan, folder: Path, name: str, server: StudyServer | None) -> StudyReport:
     """Search and confirm, or continue both where a killed step left them."""
     tuning = plan.tuning
     shared = plan.launcher != "local"
     with (
         open_study(folder, plan.identity, plan.space, shared=shared) as study,
-        tracked(_server(plan, name)) as tracking,
+        tracked(server) as tracking,
     ):
         observer = _Observers([TrialLines(sys.stderr, tuning.direction), tracking])
         ended = search(
