@@ -165,7 +165,7 @@ def test_cancelled_run_is_told_from_a_failed_one(tmp_path: Path, trusted: tuple[
     with webhook(trusted) as hook:
         end(root, alerts=[{"outcomes": ["cancelled"], "webhook_file": hook_file(tmp_path, hook.url)}])
     assert [(one["outcome"], one["headline"]) for one in hook.documents] == [
-        ("cancelled", "Cancelled: stopped by a signal")
+        ("cancelled", "Cancelled in validate")
     ]
 
 

@@ -49,7 +49,7 @@ def deliver(deliveries: Mapping[str, Callable[[], None]]) -> list[str]:
 def _reason(error: Exception) -> str:
     found = error.error if isinstance(error, GaveUp) else error
     text = getattr(found, "what", "") or f"{type(found).__name__}: {found}"
-    parts = [text, getattr(found, "where", ""), getattr(found, "hint", "")]
+    parts = [text, getattr(found, "where", ""), getattr(found, "hint", "") or "Look at the receiver."]
     return one_line(". ".join(part for part in parts if part))
 
 
