@@ -112,6 +112,22 @@ def last(text: str, marks: str) -> str:
     return "ok"
 
 
+@red
+def report(marks: str, status: dsl.PipelineTaskFinalStatus) -> None:
+    with open(marks, "a") as stream:
+        stream.write("reported ")
+
+
+def explained(marks: str) -> None:
+    with dsl.ExitHandler(report(marks=marks)):
+        slow(text="", marks=marks)
+
+
+def hard_and_explained(marks: str) -> None:
+    with dsl.ExitHandler(report(marks=marks)):
+        stubborn(marks=marks)
+
+
 def three(marks: str) -> None:
     begun = first(marks=marks)
     waited = slow(text=begun.output, marks=marks)
@@ -212,6 +228,28 @@ def test_stopped_run_lets_its_step_save_and_leaves_no_process(started: Any, numb
     assert state["state"] == "cancelled"
     assert [task["state"] for task in state["tasks"]] == ["done", "stopped", "skipped"]
     assert state["tasks"][1]["error"]["what"] == "stopped, state saved"
+
+
+def test_stopped_run_still_runs_its_exit_handler(started: Any) -> None:
+    run = started(explained)
+    process = run.start()
+    run.wait_for_slow()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 40
+    assert run.text().endswith("saved reported ")
+    state = json.loads((run.runs / run.id / "tasks.json").read_text())
+    assert (state["state"], [task["state"] for task in state["tasks"]]) == ("cancelled", ["stopped", "done"])
+
+
+def test_second_signal_leaves_the_exit_handler_out(started: Any) -> None:
+    run = started(hard_and_explained)
+    process = run.start()
+    run.wait_for_slow()
+    process.send_signal(signal.SIGINT)
+    wait(lambda: "told" in run.text())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 40
+    assert "reported" not in run.text()
 
 
 def test_stopped_loop_leaves_no_process_and_starts_no_other_turn(started: Any) -> None:

@@ -192,6 +192,14 @@ def test_the_card_of_the_version_has_what_training_and_evaluation_say(run: Run, 
     assert [line for line in card.splitlines() if line.startswith("#")] == headings
 
 
+def test_changes_of_the_experiment_beside_the_steps_become_evidence(run: Run, registry: Registry) -> None:
+    (run.root.parent / "source.patch").write_text("# Changes since commit abc\n")
+    made = enter(run, registry)
+    client = open_client(registry.tracking_uri)
+    patch = Path(client.download_artifacts(made.run, "evidence/source.patch"))
+    assert patch.read_text() == "# Changes since commit abc\n"
+
+
 def test_registering_again_finds_the_version_and_adds_nothing(run: Run, registry: Registry) -> None:
     first, second = enter(run, registry), enter(run, registry, "again")
     assert (first.version, second.version) == ("1", "1")

@@ -19,7 +19,7 @@ from trainwright.summarize import run_log
 from trainwright.summarize.__main__ import main
 from trainwright.summarize.run import FinalStatus
 from trainwright.summarize.summarize import summarize
-from trainwright.tracking.history import HistoryWriter, TrackingDestination, UploadState, upload
+from trainwright.tracking.history import HISTORY_KEY, HistoryWriter, TrackingDestination, UploadState, upload
 from trainwright.tracking.run_log import PARENT, RunLog, SentRun
 from trainwright.tracking.server import open_client
 
@@ -92,7 +92,8 @@ class Folder:
         experiment = client.get_experiment_by_name(self.experiment)
         found = list(client.search_runs([experiment.experiment_id])) if experiment else []
         nested = [run for run in found if PARENT in run.data.tags]
-        assert len({run.info.run_name for run in nested}) == len(nested), "none is there twice"
+        keys = [run.data.tags.get(HISTORY_KEY, run.info.run_name) for run in nested]
+        assert len(set(keys)) == len(keys), "none is there twice"
         return [run for run in found if run not in nested], {str(run.info.run_name): run for run in nested}
 
 

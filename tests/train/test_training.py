@@ -129,6 +129,8 @@ def test_the_record_says_what_was_found_and_by_which_environment(trained: Outcom
     assert record.environment.name == "torch"
     assert record.config["processes"] == 2
     assert record.config["launched_by"]["launcher"] == "local"
+    assert record.config["hardware"].keys() >= {"cpu", "cores", "gpu"}
+    assert record.config["hardware"]["gpu"] == "none" or record.config["hardware"]["driver"]
     assert record.outputs["model"] == trained.submitted.model_version
     assert Record.read(trained.predictions) == record
     assert record.headline in (trained.folder / "summary.md").read_text()

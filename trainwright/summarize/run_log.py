@@ -14,7 +14,7 @@ from typing import Any
 
 from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import canonical, flatten
-from trainwright.errors import InputError, TrainwrightError, clean
+from trainwright.errors import InputError, TrainwrightError, clean, last_record
 from trainwright.experiment import RunSettings
 from trainwright.redaction import redacted
 from trainwright.storage import read_bytes
@@ -72,8 +72,11 @@ def _send_apart(folders: Sequence[Path]) -> str:
         done = subprocess.run(command, timeout=DEADLINE_S, capture_output=True, text=True, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         return f"Not logged in MLflow: it did not answer in {DEADLINE_S:g} s. {_AGAIN}"
-    lines = (done.stdout if done.stdout else done.stderr).strip().splitlines()
-    return lines[0] if lines else f"Not logged in MLflow: exit code {done.returncode}. {_AGAIN}"
+    sys.stderr.write(done.stderr)
+    if done.stdout:  # the line of this run comes first
+        return done.stdout.splitlines()[0]
+    error = last_record(done.stderr, done.returncode) or {"what": f"exit code {done.returncode}"}
+    return f"Not logged in MLflow: {error['what']}. {_AGAIN}"
 
 
 def send(places: Sequence[str], retry_s: float) -> Iterator[str]:
