@@ -18,10 +18,13 @@ from trainwright.errors import TrainwrightError
 from trainwright.experiment import Alert, RunSettings
 from trainwright.storage import Access, AlreadyExists, create, exists
 from trainwright.summarize import mail
-from trainwright.summarize.delivery import DEADLINE_S, TIMEOUT_S, deliver, one_line, post_json
+from trainwright.summarize.delivery import deliver, one_line, post_json
 from trainwright.summarize.outcome import outcome, registration_of, state_of
 from trainwright.summarize.run import Run
 from trainwright.summarize.workflow import WorkflowReader
+
+_STORE_S = 3.0
+"""Longest outage of the store of the receipts that is waited for."""
 
 _EVERYBODY = re.compile(r"@(?=(?:all|channel|here|everyone)\b)", re.IGNORECASE)
 
@@ -96,28 +99,18 @@ def notification_of(run: Run, owner: str, link: str) -> Notification:
         "link": link,
     }
     error = {name: str(failed.error.get(name, "")) for name in ("what", "where", "hint")} if failed else {}
+    # A resumed run that ends again has other times.
+    steps = [[step.name, step.state, step.started, step.record and step.record.digest] for step in run.steps]
     return Notification(
-        id=end_of(run),
+        id=digest_text(canonical([run.root, run.name, state, steps])),
         error={name: one_line(text) for name, text in error.items()},
         metrics=dict(next((step.metrics for step in reversed(run.steps) if step.metrics), {})),
         **{name: one_line(text) for name, text in texts.items()},
     )
 
 
-def end_of(run: Run) -> str:
-    """Return a digest of one end of a run; a run that was resumed and ended again has another one."""
-    steps = [
-        [step.name, step.state, step.started, step.record.digest if step.record else ""] for step in run.steps
-    ]
-    return digest_text(canonical([run.root, run.name, state_of(run), steps]))
-
-
 def announce(
-    run: Run,
-    section: Mapping[str, Any],
-    page: str,
-    cluster: WorkflowReader | None = None,
-    scheduled: str = "",
+    run: Run, section: Mapping[str, Any], page: str, cluster: WorkflowReader | None, scheduled: str
 ) -> list[str]:
     """Send alerts and OpenLineage events; return a line for each receiver that did not get them.
 
@@ -152,35 +145,24 @@ def announce(
 def _deliver(rule: Alert, settings: RunSettings, notification: Notification, receipts: str) -> None:
     """Send one alert, unless its receipt is there. If the store is away, nobody knows, and it is sent."""
     key = digest_text(notification.id + canonical(rule.to_parameter()))
-    receipt, access = f"{receipts}/{key[:16]}.json", Access(retry_s=TIMEOUT_S)
-    with suppress(TrainwrightError):
+    receipt, access = f"{receipts}/{key[:16]}.json", Access(retry_s=_STORE_S)
+    with suppress(TrainwrightError, OSError):
         if exists(receipt, access):
             return
-    _send(rule, settings, notification)
+    if rule.webhook_file:
+        url = read_secret(rule.webhook_file, "run.alerts.webhook_file").strip()
+        body = notification.to_json() if rule.format == "json" else {"text": slack_text(notification)}
+        post_json(url, body, "run.alerts.webhook_file")
+    elif smtp := settings.smtp:
+        secret = read_secret(smtp.password_file, "run.smtp.password_file") if smtp.password_file else ""
+        mail.send(smtp, secret, letter(rule.email, smtp.sender, notification))
     with suppress(AlreadyExists):
         create(receipt, canonical(notification.to_json()).encode(), access)
 
 
-def _send(rule: Alert, settings: RunSettings, notification: Notification) -> None:
-    if rule.webhook_file:
-        key = "run.alerts.webhook_file"
-        post_json(read_secret(rule.webhook_file, key).strip(), document(rule, notification), key)
-    elif settings.smtp:
-        smtp = settings.smtp
-        password = read_secret(smtp.password_file, "run.smtp.password_file") if smtp.password_file else ""
-        mail.send(smtp, password, letter(rule.email, smtp.sender, notification), DEADLINE_S, TIMEOUT_S)
-
-
-def document(rule: Alert, notification: Notification) -> dict[str, Any]:
-    """Return what a webhook gets: the notification, or a text that Slack and its like show."""
-    if rule.format == "json":
-        return notification.to_json()
-    lines = [slack(line) for line in notification.lines()]
-    return {"text": "\n".join([f"*{slack(notification.title)}*", *lines])}
-
-
-def slack(text: str) -> str:
-    """Escape a text as Slack requires, and keep it from mentioning everybody of a channel."""
+def slack_text(notification: Notification) -> str:
+    """Return a text for Slack and its like: escaped, and mentioning nobody."""
+    text = "\n".join([f"*{notification.title}*", *notification.lines()])
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _EVERYBODY.sub("@\u200b", escaped)
 

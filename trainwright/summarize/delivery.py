@@ -21,11 +21,7 @@ _URL = re.compile(r"https://[!-?A-~]+")  # a printable URL without a user
 
 
 def deliver(deliveries: Mapping[str, Callable[[], None]]) -> list[str]:
-    """Call every delivery in a thread of its own; return a line for each that failed, with the reason.
-
-    Args:
-        deliveries: Calls by the name of their receiver; each raises if it fails.
-    """
+    """Call every delivery, by its name, in a thread; return a line for each that failed, with the reason."""
     problems: dict[str, str] = {}
 
     def work(name: str, send: Callable[[], None]) -> None:
@@ -61,11 +57,7 @@ def one_line(text: str) -> str:
 def post_json(url: str, document: Mapping[str, Any], key: str, token: str = "") -> None:
     """Post a JSON document to a URL, with retries; no error contains the URL, which may be a secret.
 
-    Args:
-        url: The URL.
-        document: The document.
-        key: Key of the experiment that names the URL, for an error.
-        token: Bearer token; empty for none.
+    ``key`` is the key of the experiment that names the URL; ``token`` a bearer token, empty for none.
 
     Raises:
         InputError: It is no https URL.

@@ -30,14 +30,8 @@ def exchange(
 ) -> bytes:
     """Send one request and return the body of the answer.
 
-    Args:
-        method: HTTP method.
-        url: ``http://`` or ``https://`` URL.
-        headers: Headers of the request.
-        body: Body of the request.
-        timeout_s: Longest wait for a connection or for bytes.
-        limits: Limits of the whole answer.
-        authority: CA file; empty for the certificates of the machine.
+    ``timeout_s`` is for a connection and for each wait for bytes, ``limits`` for the whole answer.
+    ``authority`` is a CA file; empty for the certificates of the machine.
 
     Raises:
         HttpStatus: The status is not 2xx. The text of a redirect is the host that it leads to.

@@ -8,19 +8,13 @@ from email.message import EmailMessage
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Smtp
 from trainwright.retries import retry
+from trainwright.summarize.delivery import DEADLINE_S, TIMEOUT_S
 
 _PERMANENT = 500
 
 
-def send(server: Smtp, password: str, message: EmailMessage, deadline_s: float, timeout_s: float) -> None:
+def send(server: Smtp, password: str, message: EmailMessage) -> None:
     """Send a message to all its recipients, with retries.
-
-    Args:
-        server: The section ``run.smtp``.
-        password: Password of its user.
-        message: The message.
-        deadline_s: No attempt starts later.
-        timeout_s: Longest wait for bytes.
 
     Raises:
         InputError: The server delivers to some recipients only.
@@ -30,13 +24,11 @@ def send(server: Smtp, password: str, message: EmailMessage, deadline_s: float, 
     """
 
     def once() -> None:
-        trusted = ssl.create_default_context()
+        place, trusted = (server.host, server.port), ssl.create_default_context()
         if server.security == "tls":
-            client: smtplib.SMTP = smtplib.SMTP_SSL(
-                server.host, server.port, timeout=timeout_s, context=trusted
-            )
+            client: smtplib.SMTP = smtplib.SMTP_SSL(*place, timeout=TIMEOUT_S, context=trusted)
         else:
-            client = smtplib.SMTP(server.host, server.port, timeout=timeout_s)
+            client = smtplib.SMTP(*place, timeout=TIMEOUT_S)
         with contextlib.closing(client):
             if server.security == "starttls":
                 client.starttls(context=trusted)
@@ -50,7 +42,7 @@ def send(server: Smtp, password: str, message: EmailMessage, deadline_s: float, 
             raise InputError(f"{server.host} delivers to the other recipients, but rejects {rejected}")
 
     try:
-        retry(once, _is_transient, f"sending mail to {server.host}", deadline_s)
+        retry(once, _is_transient, f"sending mail to {server.host}", DEADLINE_S)
     except smtplib.SMTPNotSupportedError as error:
         raise DependencyError(
             f"{server.host}:{server.port}: {error}",

@@ -6,11 +6,11 @@ many versions. The ids of runs follow from start times and names: sending an end
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any
 
 from openlineage.client.event_v2 import (
     InputDataset,
@@ -66,9 +66,6 @@ _MAX_MANIFEST = 16 << 20
 """Bytes of a manifest that is read for its columns."""
 
 
-_Event: TypeAlias = tuple[RunState, datetime, Run, Job, list[InputDataset], list[OutputDataset]]
-
-
 @dataclass(frozen=True)
 class _Dataset:
     """A version of a dataset, with its manifest where that was read."""
@@ -90,8 +87,8 @@ class _Dataset:
         return found
 
 
-def events_of(run: runs.Run, namespace: str, owner: str = "", scheduled: str = "") -> list[RunEvent]:
-    """Return the events of a run: the pipeline's first one, those of its steps, the pipeline's last one.
+def events_of(run: runs.Run, namespace: str, owner: str = "", scheduled: str = "") -> Iterator[RunEvent]:
+    """Yield the events of a run: the pipeline's first one, those of its steps, the pipeline's last one.
 
     Steps that the cache served are left out: the run that executed them has their events.
 
@@ -103,64 +100,48 @@ def events_of(run: runs.Run, namespace: str, owner: str = "", scheduled: str = "
     """
     set_producer(f"urn:trainwright:{trainwright.__version__}")
     steps = [(step, *times) for step in run.executed if (times := _times(step))]
-    model = run.arguments.get("model_name") or run.arguments.get("registry", {}).get("model") or ""
-    name = f"{run.pipeline}.{model}".rstrip(".")
-    job = Job(namespace, name, _job_facets(run, owner))
-    nominal = {"nominalTime": nominal_time_run.NominalTimeRunFacet(scheduled)} if scheduled else {}
-    return [
-        RunEvent(
-            eventType=kind,
-            eventTime=time.isoformat(timespec="milliseconds"),
-            run=one,
-            job=own,
-            inputs=inputs,
-            outputs=outputs,
-        )
-        for kind, time, one, own, inputs, outputs in (_events(run, steps, job, nominal) if steps else ())
-    ]
-
-
-def _events(
-    run: runs.Run,
-    steps: Sequence[tuple[RunStep, datetime, datetime]],
-    job: Job,
-    facets: Mapping[str, Any],
-) -> Iterator[_Event]:
+    if not steps:
+        return
     first, last = min(start for _, start, _ in steps), max(end for *_, end in steps)
+    model = run.arguments.get("model_name") or run.arguments.get("registry", {}).get("model") or ""
+    job = Job(namespace, f"{run.pipeline}.{model}".rstrip("."), _job_facets(run, owner))
     root = str(generate_static_uuid(first, f"{run.root}\0{run.name}".encode()))
-    yield RunState.START, first, Run(root, {**facets}), job, [], []
+    facets = {"nominalTime": nominal_time_run.NominalTimeRunFacet(scheduled)} if scheduled else {}
+    yield _event(RunState.START, first, run=Run(root, facets), job=job)
     parent = parent_run.ParentRunFacet(parent_run.Run(root), parent_run.Job(job.namespace, job.name))
-    made = _datasets(run, job)
-    task = (job.facets or {}) | {"jobType": _job_type("TASK")}
+    datasets = _datasets(run, job)
     for step, start, end in steps:
         run_id = str(generate_static_uuid(start, f"{root}\0{step.name}".encode()))
-        own = Job(job.namespace, f"{job.name}.{step.name}", task)
-        yield from _step_events(step, Run(run_id, {"parent": parent}), own, (start, end), made)
-    state, failed = state_of(run), next((step for step, *_ in steps if step.state == "failed"), None)
-    error = _error(failed.error if failed else {"what": run.ending.error}) if state == "failed" else {}
-    yield _ENDS.get(state, RunState.ABORT), last, Run(root, {**facets, **error}), job, [], []
+        yield from _step_events(step, Run(run_id, {"parent": parent}), job, (start, end), datasets)
+    state, failed = state_of(run), next((step.error for step, *_ in steps if step.state == "failed"), None)
+    error = _error(failed or {"what": run.ending.error}) if state == "failed" else {}
+    ended = Run(root, {**facets, **error})
+    yield _event(_ENDS.get(state, RunState.ABORT), last, run=ended, job=job)
+
+
+def _event(kind: RunState, time: datetime, **parts: Any) -> RunEvent:
+    return RunEvent(eventType=kind, eventTime=time.isoformat(timespec="milliseconds"), **parts)
 
 
 def _step_events(
-    step: RunStep, run: Run, job: Job, times: tuple[datetime, datetime], made: Mapping[str, _Dataset]
-) -> Iterator[_Event]:
+    step: RunStep, run: Run, parent: Job, times: tuple[datetime, datetime], known: Mapping[str, _Dataset]
+) -> Iterator[RunEvent]:
+    kind = job_type_job.JobTypeJobFacet("BATCH", "TRAINWRIGHT", "TASK")
+    job = Job(parent.namespace, f"{parent.name}.{step.name}", {**(parent.facets or {}), "jobType": kind})
     read, wrote = (step.record.inputs, step.record.outputs) if step.record else ({}, {})
-    sources = [made[digest] for digest in dict.fromkeys(read.values()) if digest in made]
-    results = [made[digest] for name, digest in wrote.items() if name in _MADE]
+    sources = [known[digest] for digest in dict.fromkeys(read.values()) if digest in known]
+    results = [known[digest] for name, digest in wrote.items() if name in _MADE]
     inputs = [InputDataset(one.namespace, one.name, facets=one.facets()) for one in sources]
     outputs = [OutputDataset(one.namespace, one.name, facets=one.facets()) for one in results]
-    yield RunState.START, times[0], run, job, inputs, []
+    yield _event(RunState.START, times[0], run=run, job=job, inputs=inputs)
     if step.state == "failed":
-        run = Run(run.runId, (run.facets or {}) | _error(step.error))
-    yield _ENDS.get(step.state, RunState.ABORT), times[1], run, job, inputs, outputs
-
-
-def _job_type(kind: str) -> job_type_job.JobTypeJobFacet:
-    return job_type_job.JobTypeJobFacet("BATCH", "TRAINWRIGHT", kind)
+        run = Run(run.runId, {**(run.facets or {}), **_error(step.error)})
+    end = _ENDS.get(step.state, RunState.ABORT)
+    yield _event(end, times[1], run=run, job=job, inputs=inputs, outputs=outputs)
 
 
 def _job_facets(run: runs.Run, owner: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"jobType": _job_type("PIPELINE")}
+    found: dict[str, Any] = {"jobType": job_type_job.JobTypeJobFacet("BATCH", "TRAINWRIGHT", "PIPELINE")}
     if owner:
         found["ownership"] = ownership_job.OwnershipJobFacet([ownership_job.Owner(one_line(owner))])
     if (commit := str(run.arguments.get("commit") or "none")) != "none":
@@ -229,19 +210,12 @@ def _manifest(step: RunStep, digest: str) -> Snapshot | None:
 def send_events(run: runs.Run, settings: RunSettings, namespace: str, scheduled: str) -> None:
     """Append the events of a run to a file, one JSON object a line, or post each to a URL.
 
-    Args:
-        run: The run.
-        settings: The section ``run``.
-        namespace: Namespace of the jobs.
-        scheduled: Time for which the run was scheduled, ISO 8601.
-
     Raises:
         DependencyError: The server did not take all of them.
         TrainwrightError: The token cannot be read.
         OSError: The file cannot be written.
     """
-    target = settings.openlineage or ""
-    events = events_of(run, namespace, settings.owner, scheduled)
+    target, events = settings.openlineage or "", events_of(run, namespace, settings.owner, scheduled)
     documents = [Serde.to_dict(event) for event in events]
     if "://" not in target:
         lines = "".join(canonical(document) + "\n" for document in documents).encode()
