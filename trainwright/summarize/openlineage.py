@@ -106,7 +106,9 @@ def events_of(run: runs.Run, namespace: str, owner: str = "", scheduled: str = "
     model = run.arguments.get("model_name") or run.arguments.get("registry", {}).get("model") or ""
     job = Job(namespace, f"{run.pipeline}.{model}".rstrip("."), _job_facets(run, owner))
     root = str(generate_static_uuid(first, f"{run.root}\0{run.name}".encode()))
-    facets = {"nominalTime": nominal_time_run.NominalTimeRunFacet(scheduled)} if scheduled else {}
+    facets: dict[str, Any] = (
+        {"nominalTime": nominal_time_run.NominalTimeRunFacet(scheduled)} if scheduled else {}
+    )
     yield _event(RunState.START, first, run=Run(root, facets), job=job)
     parent = parent_run.ParentRunFacet(parent_run.Run(root), parent_run.Job(job.namespace, job.name))
     datasets = _datasets(run, job)
