@@ -287,8 +287,18 @@ def _cluster_steps(
         if task.state == "cached":
             record, origin, folder = reused.get(task.name, (embedded.get(task.name), "", ""))
         failure = _failure(task, store) if task.state == "failed" else {}
-        place = {"reports": task.reports, "folder": folder, "image": task.image}
-        steps.append(RunStep(task.shown, task.state, record, failure, origin, **place))
+        steps.append(
+            RunStep(
+                name=task.shown,
+                state=task.state,
+                record=record,
+                error=failure,
+                origin=origin,
+                reports=task.reports,
+                folder=folder,
+                image=task.image,
+            )
+        )
     return steps, workflow.arguments
 
 

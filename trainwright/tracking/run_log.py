@@ -143,6 +143,6 @@ def _fill(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
     tags = [RunTag(name, value[:_LONGEST_TAG]) for name, value in entry.tags.items() if value]
     tags = [tag for tag in tags if known.tags.get(tag.key) != tag.value]
     metrics = [Metric(mlflow_name(name), value, entry.ended_ms, 0) for name, value in entry.metrics.items()]
-    for start in range(0, max(map(len, (params, tags, metrics))), _PER_REQUEST):
+    for start in range(0, max(len(params), len(tags), len(metrics)), _PER_REQUEST):
         part = slice(start, start + _PER_REQUEST)
         client.log_batch(run_id, metrics=metrics[part], params=params[part], tags=tags[part])
