@@ -293,9 +293,20 @@ def _cluster_steps(
         if task.state == "cached":
             record, origin, folder = reused.get(task.name, (embedded.get(task.name), "", ""))
         failure = _failure(task, store) if task.state == "failed" else {}
-        place = {"reports": task.reports, "folder": folder, "image": task.image}
-        place |= {"started": task.started, "ended": task.ended}
-        steps.append(RunStep(task.shown, task.state, record, failure, origin, **place))
+        steps.append(
+            RunStep(
+                name=task.shown,
+                state=task.state,
+                record=record,
+                error=failure,
+                origin=origin,
+                reports=task.reports,
+                folder=folder,
+                image=task.image,
+                started=task.started,
+                ended=task.ended,
+            )
+        )
     return steps, workflow.arguments
 
 

@@ -183,7 +183,7 @@ def _step_entry(step: RunStep, key: str) -> RunEntry:
         started_ms=int(started * 1000),
         ended_ms=int(ended * 1000),
         params=config,
-        metrics={"seconds": ended - started} | step.metrics,
+        metrics={"seconds": ended - started, **step.metrics},
         tags=_prefixed(tags),
     )
 
