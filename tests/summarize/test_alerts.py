@@ -12,6 +12,7 @@ import pytest
 
 from tests.storage import servers
 from tests.summarize.receivers import SILENT, MailServer, mail_server, webhook
+from tests.summarize.test_cluster import RUN, api, completed, look, recorded
 from tests.summarize.test_page import chain, put, tasks
 from trainwright.errors import InputError
 from trainwright.experiment import RunSettings
@@ -276,6 +277,36 @@ def test_run_that_cannot_be_read_sends_what_kubeflow_says(tmp_path: Path, truste
     assert [(one["outcome"], one["headline"]) for one in hook.documents] == [
         ("failed", "Failed: train failed")
     ]
+
+
+def test_run_on_a_cluster_links_to_kubeflow_and_is_in_its_namespace(
+    tmp_path: Path, trusted: tuple[Path, Path]
+) -> None:
+    look(tmp_path, "failed")
+    document = completed(recorded("training-diverged-exit-30"), tmp_path)
+    for node in document["status"]["nodes"].values():
+        if node["name"].endswith(".train"):  # the recording lacks it
+            node["finishedAt"] = "2026-11-22T14:39:00Z"
+    ending = FinalStatus("FAILED", document["metadata"]["name"], "exit-handler-1")
+    with webhook(trusted) as hook, api([(200, document)]) as (cluster, _):
+        section = {
+            "page": "https://kubeflow.example/pipeline/",
+            "alerts": [{"webhook_file": hook_file(tmp_path, hook.url)}],
+            "openlineage": str(tmp_path / "events.jsonl"),
+        }
+        out = tmp_path / "out"
+        places = out / "page.html", out / "summary.md", out / "run"
+        for _ in range(2):  # as a retry of the exit handler's pod
+            summarize(str(tmp_path / RUN), ending, *places, cluster, section=section)
+    [sent] = hook.documents
+    assert (sent["outcome"], sent["step"]) == ("failed", "train")
+    assert sent["link"] == f"https://kubeflow.example/pipeline/#/runs/details/{RUN}"
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    failed = [event for event in events if event["eventType"] == "FAIL"]
+    assert {event["job"]["namespace"] for event in events} == {"team-a"}
+    step, *_, run = failed
+    assert step["job"]["name"] == f"{run['job']['name']}.train"
+    assert step["eventTime"] == "2026-11-22T14:39:00.000+00:00"
 
 
 def mail_settings(folder: Path, server: MailServer, **smtp: Any) -> dict[str, Any]:
