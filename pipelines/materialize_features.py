@@ -5,7 +5,7 @@ from kfp import dsl
 from components.materialize.component import materialize
 from components.resolve.component import resolve
 from components.summarize.component import summarize
-from trainwright.authoring.tasks import configure
+from trainwright.authoring.tasks import configure, grant_run_end
 
 
 @dsl.pipeline(name="materialize-features", display_name="Materialize features")
@@ -13,6 +13,7 @@ def materialize_features(
     feature_source: str,
     materialize_section: dict = {},  # noqa: B006 - a default of a pipeline's form
     date: str = "",
+    run: dict = {},  # noqa: B006
     materialize_cpu: str = "1",
     materialize_memory: str = "4G",
 ) -> None:
@@ -24,11 +25,12 @@ def materialize_features(
         feature_source: The definitions and offline files; their content goes on the record.
         materialize_section: Section ``materialize`` of the experiment file.
         date: The run's date: a day or a time with its zone; '' for the time for which the run was scheduled.
+        run: Section ``run``.
         materialize_cpu: Cores of the pod of ``materialize``: ``steps.materialize.cpu``.
         materialize_memory: Memory of the pod of ``materialize``: ``steps.materialize.memory``.
     """
-    finish = summarize()
-    configure(finish, cpu="500m", memory="1G", cached=False)
+    finish = summarize(section=run, scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER)
+    grant_run_end(configure(finish, cpu="500m", memory="1G", cached=False))
     with dsl.ExitHandler(finish, name="materialize-features"):
         features_now = resolve(source=feature_source).set_display_name("resolve-features")
         configure(features_now, cpu="500m", memory="1G", cached=False)

@@ -5,7 +5,7 @@ from kfp import dsl, kubernetes
 from components.hold.component import hold
 from components.promote.component import promote
 from components.summarize.component import summarize
-from trainwright.authoring.tasks import SUMMARIZE, configure, grant_mlflow
+from trainwright.authoring.tasks import SUMMARIZE, configure, grant_mlflow, grant_run_end
 
 TRUST, KEY = "trainwright-trust", "trainwright-promote"
 """A ConfigMap with policy and trusted keys; the Secret with the key of the audit and MLflow's credentials."""
@@ -18,6 +18,7 @@ def promote_model(
     registry: dict = {},  # noqa: B006 - a default of a pipeline's form
     promotion: dict = {},  # noqa: B006
     request: dict = {},  # noqa: B006
+    run: dict = {},  # noqa: B006
 ) -> None:
     """Bring a registered version to staging, canary, production or the archive, if it has what that demands.
 
@@ -25,10 +26,13 @@ def promote_model(
         registry: Section ``registry`` of the experiment file.
         promotion: Section ``promotion``.
         request: What is asked for, by whom and why: {"to": "staging", "by": "anna", "reason": "…"}.
+        run: Section ``run``.
     """
-    finish = summarize(registry=registry)
+    finish = summarize(
+        section=run, registry=registry, scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
+    )
     configure(finish, cpu="500m", memory="1G", cached=False)
-    grant_mlflow(finish, SUMMARIZE)
+    grant_mlflow(grant_run_end(finish), SUMMARIZE)
     with dsl.ExitHandler(finish, name="promote-model"):
         # A constant, not a parameter: who starts a run cannot choose the policy that it is judged by.
         moved = promote(registry=registry, promotion=promotion, request=request, trust=TRUST_FOLDER)

@@ -115,9 +115,10 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
         name: Name of the pipeline.
         given: Its parameters by name. With ``tuning``, a search of hyperparameters precedes the training.
     """
-    finish = summarize(section=given["run"], registry=given["registry"])
+    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
+    finish = summarize(section=given["run"], registry=given["registry"], scheduled=scheduled)
     tasks.configure(finish, cpu="500m", memory="1G", cached=False)
-    tasks.grant_mlflow(finish, tasks.SUMMARIZE)
+    tasks.grant_mlflow(tasks.grant_run_end(finish), tasks.SUMMARIZE)
     with dsl.ExitHandler(finish, name=name):
         configured = configure(
             data=given["data"],
@@ -149,7 +150,7 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
                 data=section["data"],
                 columns=section["columns"],
                 date=given["date"],
-                scheduled=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
+                scheduled=scheduled,
                 feature_source=section["feature_source"],
                 baseline=section["baseline"],
                 serving=section["serving"],

@@ -1,4 +1,4 @@
-"""Reject parameters that contain a secret before a run folder, a pipeline, a cache entry or a run is written.
+"""Read secrets from files, and reject parameters that contain one before a run or a pipeline is written.
 
 Arguments are stored in the compiled YAML, the run's page, folder, records and cache. A message names the
 place and the kind of a secret, never its text.
@@ -8,10 +8,11 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, PermissionRefused
 from trainwright.redaction import SECRET_NAME, secrets_in
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^\s\"'<>]+")
@@ -44,6 +45,29 @@ def require_none(data: Any, *, where: str, plain: bool = False) -> None:
             "password of a database is in a file (data.sql.password_file), and others are in "
             "resources.placement.env_from_secrets.",
         )
+
+
+def read_secret(path: str, key: str) -> str:
+    """Read a secret from a file, such as one of a mounted Secret, without its last line break.
+
+    Args:
+        path: The file.
+        key: Key of the experiment that names it, for an error.
+
+    Raises:
+        InputError: There is no such file.
+        PermissionRefused: It cannot be read.
+    """
+    where = f"{key}: {path}"
+    try:
+        return Path(path).read_text().rstrip("\r\n")
+    except FileNotFoundError:
+        raise InputError(
+            "no such file", where=where, hint="Mount the secret there, or name its file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"the secret cannot be read: {type(error).__name__}"
+        raise PermissionRefused(what, where=where) from None
 
 
 def _texts(data: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

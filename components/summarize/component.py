@@ -13,6 +13,7 @@ def summarize(
     summary: dsl.Output[dsl.Markdown],
     section: dict = {},  # noqa: B006 - a default of the component
     registry: dict = {},  # noqa: B006
+    scheduled: str = "",
 ) -> None:
     """Write what ran, where it stopped and why, and the line from the result back to the source.
 
@@ -23,8 +24,9 @@ def summarize(
         run: The record of the run, with the records of all its steps.
         page: One self-contained page.
         summary: The same in a few lines.
-        section: Owner of the run, and its record in MLflow: the section ``run``.
+        section: Owner of the run, its record in MLflow, alerts and events: the section ``run``.
         registry: Address of MLflow: the section ``registry``; empty to log nothing.
+        scheduled: Time for which the run was scheduled, for OpenLineage.
     """
     from pathlib import Path
 
@@ -37,5 +39,5 @@ def summarize(
     ending = FinalStatus(status.state or "", job, task, status.error_code or 0, status.error_message or "")
     places = Path(page.path), Path(summary.path), Path(run.path)
     folder = page.uri.rpartition("/")[0]
-    write(root_of(run.uri), ending, *places, in_cluster(), folder, section, registry)
+    write(root_of(run.uri), ending, *places, in_cluster(), folder, section, registry, scheduled)
     describe("summarize", run, page, summary)

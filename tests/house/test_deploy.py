@@ -13,7 +13,7 @@ from pipelines import promote_model, train_and_register
 from pipelines.train_and_register import DATABASE, SECRETS
 from tests.launch.kustomized import resolved
 from trainwright.authoring import arguments
-from trainwright.authoring.tasks import KFP_STORE
+from trainwright.authoring.tasks import KFP_STORE, SUMMARIZE, SUMMARIZE_FOLDER
 from trainwright.registry.policy import PolicyFile
 from trainwright.service.settings import Settings
 
@@ -103,7 +103,9 @@ def test_the_database_password_is_a_file_of_the_two_steps_that_read_the_source()
     _, platform = yaml.safe_load_all(compiled.read_text())
     executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     mounted = {name: body["secretAsVolume"] for name, body in executors.items() if "secretAsVolume" in body}
-    assert mounted.keys() == {"exec-ingest", "exec-resolve", "exec-register"}
+    assert mounted.keys() == {"exec-ingest", "exec-resolve", "exec-register", "exec-summarize"}
+    [own] = mounted["exec-summarize"]
+    assert (own["secretName"], own["mountPath"], own["optional"]) == (SUMMARIZE, SUMMARIZE_FOLDER, True)
     for [volume] in (mounted["exec-ingest"], mounted["exec-resolve"]):
         assert (volume["secretName"], volume["mountPath"], volume["optional"]) == (DATABASE, SECRETS, True)
 

@@ -1,8 +1,10 @@
 """Runs in a real MLflow: done, failed, held, cancelled, resumed, sent again, and a server that is away."""
 
+import fcntl
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from mlflow.entities import Run as MlflowRun
 
 from tests.summarize.test_cluster import RUN, completed, folder, recorded
 from tests.summarize.test_cluster import api as workflow_api
-from tests.summarize.test_page import DONE, chain
+from tests.summarize.test_page import DONE, chain, record
 from tests.tracking.server import Way, mlflow_server, way_to
 from trainwright.artifacts import Record
 from trainwright.errors import InputError, as_record
@@ -19,7 +21,15 @@ from trainwright.summarize import run_log
 from trainwright.summarize.__main__ import main
 from trainwright.summarize.run import FinalStatus
 from trainwright.summarize.summarize import summarize
-from trainwright.tracking.history import HISTORY_KEY, HistoryWriter, TrackingDestination, UploadState, upload
+from trainwright.tracking.history import (
+    HISTORY_KEY,
+    MLFLOW_KEY,
+    HistoryWriter,
+    TrackingDestination,
+    UploadState,
+    run_of,
+    upload,
+)
 from trainwright.tracking.run_log import PARENT, RunLog, SentRun
 from trainwright.tracking.server import open_client
 
@@ -242,8 +252,27 @@ def test_command_sends_what_is_left_and_fails_with_21_while_the_server_is_away(
     assert capsys.readouterr().out == "MLflow has every run.\n"
 
 
-def test_runs_of_training_curves_become_nested(way: Way, tmp_path: Path) -> None:
-    run = whole(tmp_path / "curves")
+def test_log_that_another_process_sends_is_left_to_it(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = whole(tmp_path / "busy")
+    monkeypatch.setattr(run_log, "RETRY_S", 0.5)
+    way.mode = "cut"
+    run.summarize(way.uri)
+    way.mode = "open"
+    with (run.path / ".mlflow-log.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert [*run_log.send([str(run.path)], 5)] == [f"{run.path} is being sent by another process"]
+        assert run.runs(way.uri) == ([], {})
+    assert "MLflow run" in next(run_log.send([str(run.path)], 5))
+    assert [*run_log.send([str(run.path)], 5)] == [f"{run.path} was sent by another process"]
+
+
+def test_runs_of_a_study_and_of_training_curves_become_nested(way: Way, tmp_path: Path) -> None:
+    study = replace(record("tune", 4), config={MLFLOW_KEY: "study-a"})
+    run = Folder(tmp_path / "curves", "0192f3", chain() | {"tune": study}, tune="done", train="done")
+    destination = TrackingDestination(way.uri, experiment=run.experiment, key="study-a", name="study a")
+    searched = run_of(destination, open_client(way.uri))
     history = run.path / "train" / "model" / "history.jsonl"
     writer = HistoryWriter(history)
     writer.add(1, {"loss": 0.5})
@@ -252,7 +281,8 @@ def test_runs_of_training_curves_become_nested(way: Way, tmp_path: Path) -> None
     curves = UploadState.read(history.with_name(UploadState.FILE)).run
     run.summarize(way.uri)
     [parent], _ = run.runs(way.uri)
-    assert open_client(way.uri).get_run(curves).data.tags[PARENT] == parent.info.run_id
+    for one in (curves, searched):
+        assert open_client(way.uri).get_run(one).data.tags[PARENT] == parent.info.run_id
 
 
 def test_run_of_kfps_plugin_is_joined_and_not_ended(

@@ -11,7 +11,7 @@ from trainwright import credentials
 from trainwright.authoring import pipeline_spec
 from trainwright.documents import read_json
 from trainwright.errors import InputError
-from trainwright.experiment import Experiment, Registry, Section
+from trainwright.experiment import Experiment, Registry, RunSettings, Section
 from trainwright.yaml_reader import read_yaml
 
 MAX_BYTES = 1_000_000
@@ -186,7 +186,7 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "evaluation": experiment.evaluation,
         "registry": _absolute_paths(experiment.registry, _REGISTRY_PATHS, folder),
         "promotion": experiment.promotion,
-        "run": experiment.run,
+        "run": _absolute_run(experiment.run, folder),
     }
     if experiment.tuning:
         sections["tuning"] = _absolute_paths(experiment.tuning, ("storage",), folder)
@@ -197,6 +197,17 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "commit": commit(folder),
         **experiment.steps.parameters(),
     }
+
+
+def _absolute_run(run: RunSettings, folder: Path) -> RunSettings:
+    """Make the paths of targets and secrets absolute."""
+    changed: dict[str, Any] = {}
+    if run.alerts:
+        changed["alerts"] = tuple(_absolute_paths(alert, ("webhook_file",), folder) for alert in run.alerts)
+    if run.smtp:
+        changed["smtp"] = _absolute_paths(run.smtp, ("password_file",), folder)
+    run = _absolute_paths(run, ("openlineage", "openlineage_token_file"), folder)
+    return run.model_copy(update=changed)
 
 
 def _schema(experiment: Experiment, config: Config) -> str:

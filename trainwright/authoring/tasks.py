@@ -33,7 +33,10 @@ KFP_STORE_KEYS = {"accesskey": "MINIO_ACCESS_KEY", "secretkey": "MINIO_SECRET_KE
 """For ``minio://`` only, as in KFP's own launcher: a step that reads ``s3://`` by its role keeps it."""
 
 SUMMARIZE = "trainwright-summarize"
-"""The Secret with credentials that may write runs to MLflow, for `summarize`."""
+"""The Secret of `summarize`: credentials that may write runs to MLflow, and the files that `run` names."""
+
+SUMMARIZE_FOLDER = f"/var/run/secrets/{SUMMARIZE}"
+"""Folder of its files: ``run.alerts.webhook_file`` and others."""
 
 MLFLOW_KEYS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 """Keys of a Secret with MLflow's credentials, each named after the variable that MLflow's client reads."""
@@ -85,6 +88,11 @@ def grant_mlflow(task: dsl.PipelineTask, secret: str) -> dsl.PipelineTask:
     a task, so a Secret of its own is what keeps the credentials of one step out of the others.
     """
     return kubernetes.use_secret_as_env(task, secret, {key: key for key in MLFLOW_KEYS}, optional=True)
+
+
+def grant_run_end(task: dsl.PipelineTask) -> dsl.PipelineTask:
+    """Give `summarize` the keys of its Secret as files, if the namespace has it."""
+    return kubernetes.use_secret_as_volume(task, SUMMARIZE, mount_path=SUMMARIZE_FOLDER, optional=True)
 
 
 def grant_store(task: dsl.PipelineTask) -> dsl.PipelineTask:

@@ -4,6 +4,7 @@
 together. Each step then reads its own section, passed as one JSON object.
 """
 
+from trainwright.experiment.alerts import Alert, Smtp
 from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Runner, Share, Window
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
@@ -35,6 +36,7 @@ from trainwright.experiment.validation import (
 )
 
 __all__ = [
+    "Alert",
     "Auto",
     "Canary",
     "CsvFormat",
@@ -65,6 +67,7 @@ __all__ = [
     "Severity",
     "SeverityRule",
     "Share",
+    "Smtp",
     "Steps",
     "Suppression",
     "Tabular",

@@ -67,6 +67,7 @@ class Task:
         state: ``done``, ``cached`` (reused), ``failed``, ``stopped`` (with the run) or ``skipped`` (not
             reached).
         environment: Short name of its image.
+        started: Start, ISO 8601 in UTC; empty when not reached.
         seconds: Wall time including attempts and waits; 0 when not reached.
         headline: The fact that its record states.
         decision: The decision of a gate, else empty.
@@ -80,6 +81,7 @@ class Task:
     step: str
     state: str
     environment: str
+    started: str = ""
     seconds: float = 0.0
     headline: str = ""
     decision: str = ""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -294,11 +295,14 @@ class _Run:
         """Run one task for kfp.local; never raises, so that an exit handler still runs."""
         if self._processes.must_stop(closing=call.step.closing):
             return False
-        start = time.monotonic()
+        if self._processes.cancelled.is_set():
+            self._write("cancelled")  # for the exit handler
+        began, start = datetime.now(UTC), time.monotonic()
         self._notify(self._listener.task_started, call.name, call.step.toolchain)
         task = execution.run(call)
         state = "stopped" if task.error and self._processes.cancelled.is_set() else task.state
-        task = dataclasses.replace(task, state=state, seconds=round(time.monotonic() - start, 3))
+        seconds = round(time.monotonic() - start, 3)
+        task = dataclasses.replace(task, state=state, started=began.isoformat(), seconds=seconds)
         with self._lock:
             self._tasks[task.step] = task
             self._write("running")

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -17,6 +16,7 @@ import psycopg
 import sqlalchemy
 from sqlalchemy import pool
 
+from trainwright.credentials import read_secret
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError, TransientError
 from trainwright.experiment import Query
 from trainwright.redaction import redacted
@@ -280,16 +280,7 @@ class Connector:
         """Read the password, anew for each transaction: a mounted secret may have changed."""
         if self.query.password_file is None:
             return ""
-        path = Path(self.query.password_file)
-        where = f"data.sql.password_file: {path}"
-        try:
-            return path.read_text().rstrip("\r\n")
-        except FileNotFoundError:
-            hint = "Mount the secret there, or name its file."
-            raise InputError("no such file", where=where, hint=hint) from None
-        except (OSError, UnicodeDecodeError) as error:
-            what = f"the password cannot be read: {type(error).__name__}"
-            raise PermissionRefused(what, where=where) from None
+        return read_secret(self.query.password_file, "data.sql.password_file")
 
     def _translated(self, error: Exception, secret: str) -> Exception:
         """Translate a driver's error, without the password."""

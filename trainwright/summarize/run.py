@@ -76,11 +76,13 @@ class RunStep:
     """One step of the run.
 
     Attributes:
-        state: ``done``, ``cached``, ``failed`` or ``skipped``.
+        state: ``done``, ``cached``, ``failed``, ``skipped`` or ``stopped``.
         error: Of a failed step: ``what``, ``where``, ``hint``, and ``log``, the address of its log.
         origin: The run that produced a cached result; empty if unknown.
         seconds: Of this run, attempts and waits included; None where only the record tells.
         reports: URIs of its pages.
+        started: Start in this run, ISO 8601; empty where only the record tells.
+        ended: Its end; empty for a local run, which has seconds.
         folder: URI of the folder of its artifacts; empty if unknown.
         image: Its image on a cluster, with the digest where the pipeline names one.
         metrics: Metrics of a training, a search or an evaluation.
@@ -93,6 +95,8 @@ class RunStep:
     origin: str = ""
     seconds: float | None = None
     reports: tuple[str, ...] = ()
+    started: str = ""
+    ended: str = ""
     folder: str = ""
     image: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -247,6 +251,8 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
     name = str(local.get("run", "")) or ending.job.rsplit("/", 1)[-1]
+    if local.get("state") == "cancelled":
+        ending = replace(ending, state="CANCELLED", error="stopped by a signal")
     return Run(
         name,
         root,
@@ -287,8 +293,20 @@ def _cluster_steps(
         if task.state == "cached":
             record, origin, folder = reused.get(task.name, (embedded.get(task.name), "", ""))
         failure = _failure(task, store) if task.state == "failed" else {}
-        place = {"reports": task.reports, "folder": folder, "image": task.image}
-        steps.append(RunStep(task.shown, task.state, record, failure, origin, **place))
+        steps.append(
+            RunStep(
+                name=task.shown,
+                state=task.state,
+                record=record,
+                error=failure,
+                origin=origin,
+                reports=task.reports,
+                folder=folder,
+                image=task.image,
+                started=task.started,
+                ended=task.ended,
+            )
+        )
     return steps, workflow.arguments
 
 
@@ -410,6 +428,7 @@ def _local_step(task: dict[str, Any], store: _Store, problems: list[str]) -> Run
         error=found if isinstance(found, dict) else {"what": str(found)},
         seconds=float(task["seconds"]) if task.get("seconds") else None,
         reports=tuple(str(entry["uri"]) for entry in outputs if entry.get("type") == HTML),
+        started=str(task.get("started", "")),
         folder=str(outputs[0]["uri"]).rpartition("/")[0] if outputs else "",
     )
 

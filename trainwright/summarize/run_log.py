@@ -4,6 +4,7 @@ The log is written before it is sent and removed afterwards, so nothing is lost 
 step is killed: the next run in the same folder sends it, or ``trainwright runs upload``.
 """
 
+import fcntl
 import secrets
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from trainwright.tracking.server import open_client, persist
 DEADLINE_S, RETRY_S = 60.0, 5.0
 """For the process that sends, and for an outage of MLflow: somebody waits for the end of the run."""
 
+_LOCK = ".mlflow-log.lock"
 _AGAIN = "The log is kept: the next run sends it, or `trainwright runs upload`."
 _STATUS = {"done": "FINISHED", "held": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 _STEP_STATUS = {"done": "FINISHED", "cached": "FINISHED", "stopped": "KILLED"}
@@ -99,14 +101,26 @@ def send(places: Sequence[str], retry_s: float) -> Iterator[str]:
 
 
 def _send(place: str, retry_s: float) -> str:
-    folder = None if "://" in place else Path(place)
-    log = RunLog.read(folder) if folder else RunLog.parse(read_bytes(place), place)
-    made = persist(lambda: write_log(log, open_client(log.uri)), log.uri, retry_s, hint=_AGAIN)
-    if folder:
-        sent = SentRun(key=log.run.key, uri=log.uri, experiment=made.info.experiment_id, run=made.info.run_id)
-        sent.write(folder)
-        (folder / RunLog.FILE).unlink(missing_ok=True)
-    return f"MLflow run {made.info.run_id} ({log.uri}) is {log.run.name}"
+    if "://" in place:
+        return _write(RunLog.parse(read_bytes(place), place), retry_s)[1]
+    folder = Path(place)
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return f"{place} is being sent by another process"
+        if not (folder / RunLog.FILE).exists():
+            return f"{place} was sent by another process"
+        sent, line = _write(RunLog.read(folder), retry_s)
+        sent.write(folder / SentRun.FILE)
+        (folder / RunLog.FILE).unlink()
+    return line
+
+
+def _write(log: RunLog, retry_s: float) -> tuple[SentRun, str]:
+    info = persist(lambda: write_log(log, open_client(log.uri)), log.uri, retry_s, hint=_AGAIN).info
+    sent = SentRun(key=log.run.key, uri=log.uri, experiment=info.experiment_id, run=info.run_id)
+    return sent, f"MLflow run {info.run_id} ({log.uri}) is {log.run.name}"
 
 
 def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
@@ -183,7 +197,7 @@ def _step_entry(step: RunStep, key: str) -> RunEntry:
         started_ms=int(started * 1000),
         ended_ms=int(ended * 1000),
         params=config,
-        metrics={"seconds": ended - started} | step.metrics,
+        metrics={"seconds": ended - started, **step.metrics},
         tags=_prefixed(tags),
     )
 

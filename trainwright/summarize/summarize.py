@@ -24,6 +24,7 @@ from trainwright.report.page import (
     write_page,
 )
 from trainwright.report.svg import duration
+from trainwright.summarize.alerts import announce
 from trainwright.summarize.lineage_diagram import draw_lineage
 from trainwright.summarize.outcome import (
     decision_of,
@@ -67,8 +68,9 @@ def summarize(
     folder: str = "",
     section: Mapping[str, Any] = MappingProxyType({}),
     registry: Mapping[str, Any] = MappingProxyType({}),
+    scheduled: str = "",
 ) -> None:
-    """Write the page, the summary and the record of a run, and log the run in MLflow.
+    """Write the page, the summary and the record of a run, log the run in MLflow, and send its alerts.
 
     Never raises: that would hide the run's error.
 
@@ -82,9 +84,11 @@ def summarize(
         folder: Folder or URI of the page, from which it links to the reports. Default: that of this step.
         section: The section ``run``.
         registry: The section ``registry``, with the address of MLflow.
+        scheduled: Time for which the run was scheduled, ISO 8601.
     """
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
+    run: Run | None = None
     try:
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending, cluster)
@@ -94,7 +98,10 @@ def summarize(
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
-        run = None
+    known = run or Run(ending.job.rpartition("/")[2], run_root, ending, [], [], [])
+    for problem in announce(known, section, str(page), cluster, scheduled):
+        print(f"not sent: {problem}")  # noqa: T201
+        text += f"- not sent: {markdown.escape(problem)}\n"
     _write(summary, text)
     if run and (line := log_run(run, section, registry, record)):
         print(line)  # noqa: T201

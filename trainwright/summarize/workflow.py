@@ -6,21 +6,19 @@ has both, and every pod of a run may read it: ``pipeline-runner`` and ``default-
 """
 
 import base64
-import http.client
 import os
 import re
-import ssl
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, PermissionRefused
-from trainwright.http_limits import MAX_BYTES, inflate, limited
+from trainwright.http_limits import MAX_BYTES, inflate
 from trainwright.retries import GaveUp, retry
+from trainwright.summarize.exchange import HttpStatus, exchange, is_transient
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the token of a pod's service account."""
@@ -43,7 +41,6 @@ _STATES = {
 DEADLINE_S, _TIMEOUT_S = 15.0, 20.0
 """For the retries of a call, and for one answer: the page is worth having without the workflow."""
 
-_OK, _SERVER_ERROR, _BUSY = 200, 500, 429
 _FORBIDDEN = frozenset({401, 403})
 
 
@@ -70,6 +67,7 @@ class WorkflowTask:
         reports: URIs of those that are pages of HTML.
         message: Argo's message of a failed task.
         started: Start of its driver, ISO 8601.
+        ended: End of its executor.
         image: Its image.
     """
 
@@ -81,6 +79,7 @@ class WorkflowTask:
     reports: tuple[str, ...] = ()
     message: str = ""
     started: str = ""
+    ended: str = ""
     image: str = ""
 
 
@@ -180,6 +179,7 @@ def _task(path: str, driver: Mapping[str, Any], nodes: Mapping[str, Any]) -> Wor
         reports=tuple(reports),
         message=_reason(path, nodes) if state == "failed" else "",
         started=str(driver.get("startedAt") or ""),
+        ended=str((executor or driver).get("finishedAt") or ""),
         image=_image(patch),
     )
 
@@ -234,11 +234,16 @@ def _get(cluster: WorkflowReader, what: str) -> dict[str, Any]:
     """Read one object of Argo's in the pod's namespace."""
     path = f"/apis/argoproj.io/v1alpha1/namespaces/{cluster.namespace}/{what}"
     where = f"{cluster.address}{path}"
+    headers = {"Authorization": f"Bearer {cluster.token}"}
+
+    def ask() -> bytes:
+        return exchange("GET", where, headers, timeout_s=_TIMEOUT_S, authority=cluster.authority)
+
     try:
-        return dict(read_json(retry(lambda: _ask(cluster, path), _is_transient, where, DEADLINE_S)))
+        return dict(read_json(retry(ask, is_transient, where, DEADLINE_S)))
     except GaveUp as gave_up:
         error: Exception = gave_up.error
-    except _Status as status:
+    except HttpStatus as status:
         if status.code in _FORBIDDEN:
             raise PermissionRefused(
                 f"the service account may not read the run's workflow: {status}",
@@ -246,40 +251,5 @@ def _get(cluster: WorkflowReader, what: str) -> dict[str, Any]:
                 hint="Allow get on workflows.argoproj.io, as KFP's own role pipeline-runner does.",
             ) from None
         error = status
-    said = error if isinstance(error, _Status) else f"{type(error).__name__}: {error}"
+    said = error if isinstance(error, HttpStatus) else f"{type(error).__name__}: {error}"
     raise DependencyError(f"the run's workflow could not be read: {said}", where=where)
-
-
-class _Status(Exception):
-    """An answer with another status than 200."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"HTTP {code}")
-        self.code = code
-
-
-def _is_transient(error: Exception) -> bool:
-    if isinstance(error, _Status):
-        return error.code >= _SERVER_ERROR or error.code == _BUSY
-    return isinstance(error, OSError | http.client.HTTPException)
-
-
-def _ask(cluster: WorkflowReader, path: str) -> bytes:
-    parts = urlsplit(cluster.address)
-    if parts.scheme == "https":
-        trusted = ssl.create_default_context(cafile=cluster.authority or None)
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.netloc, timeout=_TIMEOUT_S, context=trusted
-        )
-    else:
-        connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_S)
-    try:
-        with limited():
-            connection.request("GET", path, headers={"Authorization": f"Bearer {cluster.token}"})
-            answer = connection.getresponse()
-            body = answer.read()
-        if answer.status != _OK:
-            raise _Status(answer.status)
-        return body
-    finally:
-        connection.close()

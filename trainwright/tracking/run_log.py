@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 PARENT = "mlflow.parentRunId"
-_PER_REQUEST = 100
-"""Parameters or tags that MLflow takes at once."""
+_PER_REQUEST, _METRICS = 100, 8
+"""Parameters or tags that MLflow takes at once, and metrics for each: of all kinds together 1,000."""
 
 _LONGEST_VALUE, _LONGEST_TAG = 6000, 5000
 
@@ -98,7 +98,7 @@ def write_log(log: RunLog, client: "MlflowClient") -> "Run":
             tags = {HISTORY_KEY: step.key, PARENT: parent_id}
             run = client.create_run(where, start_time=step.started_ms, tags=tags, run_name=step.name)
         _fill(client, run, step)
-        client.set_terminated(run.info.run_id, step.status, step.ended_ms)
+        _end(client, run, step)
     for key in log.nested:
         for run in _with_key(client, key, where):
             if PARENT not in run.data.tags:
@@ -106,7 +106,7 @@ def write_log(log: RunLog, client: "MlflowClient") -> "Run":
     for name, text in log.files.items():
         client.log_text(parent_id, text, name)
     if not log.joined:  # a run of Kubeflow Pipelines is ended by Kubeflow Pipelines
-        client.set_terminated(parent_id, log.run.status, log.run.ended_ms)
+        _end(client, parent, log.run)
     return parent
 
 
@@ -142,7 +142,15 @@ def _fill(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
     params = [Param(name, value) for name, value in values.items() if name not in known.params]
     tags = [RunTag(name, value[:_LONGEST_TAG]) for name, value in entry.tags.items() if value]
     tags = [tag for tag in tags if known.tags.get(tag.key) != tag.value]
-    metrics = [Metric(mlflow_name(name), value, entry.ended_ms, 0) for name, value in entry.metrics.items()]
-    for start in range(0, max(map(len, (params, tags, metrics))), _PER_REQUEST):
+    figures = {mlflow_name(name): value for name, value in entry.metrics.items()}
+    figures = {name: value for name, value in figures.items() if known.metrics.get(name) != value}
+    metrics = [Metric(name, value, entry.ended_ms, 0) for name, value in figures.items()]
+    for start in range(0, max(len(params), len(tags), -(-len(metrics) // _METRICS)), _PER_REQUEST):
         part = slice(start, start + _PER_REQUEST)
-        client.log_batch(run_id, metrics=metrics[part], params=params[part], tags=tags[part])
+        several = slice(_METRICS * start, _METRICS * (start + _PER_REQUEST))
+        client.log_batch(run_id, metrics=metrics[several], params=params[part], tags=tags[part])
+
+
+def _end(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
+    if (run.info.status, run.info.end_time) != (entry.status, entry.ended_ms):
+        client.set_terminated(run.info.run_id, entry.status, entry.ended_ms)
