@@ -10,6 +10,7 @@ import pytest
 from tests.ingest.taking import data, flights, take, whole
 from tests.storage.stores import Bucket
 from trainwright import storage
+from trainwright.artifacts import Record
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Data
 from trainwright.ingest.ingest import ingest
@@ -58,6 +59,14 @@ def test_a_source_in_a_bucket_becomes_shards_in_a_bucket(bucket: Bucket, tmp_pat
         "manifest.json",
         *(f"shards/{n:05d}.json" for n in range(4)),
     }
+
+
+def test_record_names_the_version_of_each_object_of_the_source(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("in/a.parquet", parquet(flights()))
+    take(f"{bucket.uri}/in", tmp_path, section(bucket, runner={"workers": 1}))
+    [entry] = storage.list_files(f"{bucket.uri}/in")
+    assert entry.version
+    assert Record.read(tmp_path / "snapshot").config["pinned"] == {entry.uri: entry.version}
 
 
 def test_workers_and_beam_write_into_a_bucket(gs: Bucket, tmp_path: Path) -> None:

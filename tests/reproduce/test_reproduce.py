@@ -34,7 +34,7 @@ schema_file: schema.pbtxt
 validation: {on_missing_baseline: bootstrap}
 network: {kind: trees, rounds: 40}
 evaluation: {missing_baseline: bootstrap}
-registry: {model: late, tracking_uri: "sqlite:///../mlflow.db"}
+registry: {model: late, tracking_uri: "sqlite:///../runs/mlflow.db"}
 """
 HEADLINE, CHANGED = "columns, data {snapshot", "columns, DATA {snapshot"
 
@@ -110,7 +110,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     for number in range(2):
         (job / "rows" / f"{number}.csv").write_text(header + "".join(rows[number::2]))
     git(folder, "init", "--quiet")
-    (folder / ".git/info/exclude").write_text("/mlflow.db\n/artifacts/\n/audit/\n/job/rows/\n")
+    (folder / ".git/info/exclude").write_text("/job/rows/\n")
     git(folder, "add", "-A")
     git(folder, "commit", "--quiet", "-m", "first")
     commit = git(folder, "rev-parse", "HEAD").strip()
@@ -136,7 +136,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
         file.write("# reviewed again\n")
     git(folder, "commit", "--quiet", "-am", "second")
     (job / "rows" / "2.csv").write_text(header + "9001,800,5,1,11,AA,LGA,DTW,no\n")
-    registry = json.dumps({"model": "late", "tracking_uri": f"sqlite:///{folder / 'mlflow.db'}"})
+    registry = json.dumps({"model": "late", "tracking_uri": f"sqlite:///{folder / 'runs/mlflow.db'}"})
     return Clone(folder, run.name, commit, registry)
 
 
