@@ -19,6 +19,7 @@ import trainwright
 from tests.docs.written import snippets
 from trainwright.api import LocalRun
 from trainwright.artifacts import Snapshot
+from trainwright.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -102,6 +103,18 @@ def test_rows_are_read_in_the_form_that_the_experiment_file_names(
     made = [trainwright.predict(model, rows), trainwright.predict(model, odd, config=config)]
     assert made[0].path.read_text() == made[1].path.read_text()
     assert made[0].rows == 3
+
+
+def test_wrong_value_of_rows_in_memory_is_reported_without_the_path_of_a_temporary_file(
+    trained: Trained,
+) -> None:
+    flight = {"carrier": ["UA"], "origin": ["EWR"], "dest": ["ORD"], "distance": ["far"]}
+    with pytest.raises(InputError) as error:
+        trainwright.predict(
+            trained("regression").model, flight | {"month": [6], "hour": [17], "dep_delay": [4]}
+        )
+    assert error.value.where == "rows"
+    assert "row 0, counted from 0, holds 'far'" in error.value.what
 
 
 def test_language_model_on_text_is_registered_and_beats_a_table_of_byte_pairs(work: Path) -> None:

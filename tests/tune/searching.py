@@ -31,7 +31,7 @@ def main(folder: Path, training_set: Path, options: dict[str, Any]) -> int:
     network = options.get("network", NETWORK)
     training = TRAINING | options.get("training", {})
     space = SearchSpace.of(tuning, network, training)
-    asked = request(training_set, training=training)
+    asked = request(training_set, training=training, resources=options.get("resources", {}))
     try:
         with studies.open_study(folder, {"study": "test"}, space, shared=False) as study:
             lines = TrialLines(sys.stderr, tuning.direction)

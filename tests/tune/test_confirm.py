@@ -41,7 +41,7 @@ def test_p_values_are_corrected_for_the_number_of_candidates() -> None:
     found = confirm(DEFAULT, four, SEEDS, direction="minimize", level=0.05)
     assert [one.p_value for one in found.candidates[1:]] == [pytest.approx(4 * 2 / 2**7)] * 4
     assert (found.outcome, found.winner) == ("no better", None)
-    assert found.sentence.startswith("No better than the default: none of 4 trials is better at level 0.05")
+    assert found.sentence.startswith("No better than the default: of 4 trials, none is better at level 0.05")
 
 
 def test_best_mean_wins_among_those_that_are_better() -> None:

@@ -53,6 +53,20 @@ def test_search_prunes_at_a_rung_and_completes_the_best(undisturbed: list[dict[s
     assert all(trial["rungs"] for trial in undisturbed)
 
 
+def test_trial_of_two_processes_pauses_at_a_rung_and_resumes_when_promoted(
+    training_set: Path, tmp_path: Path
+) -> None:
+    tuning = {"space": {"training.learning_rate": {"choice": [0.01, 0.0001]}}, "sampler": "grid", "trials": 2}
+    training = {
+        "steps": 1200,
+        "guards": {"early_stopping": {"share": 0.2, "every_steps": 100, "patience": 50}},
+    }
+    trials = run(tmp_path, training_set, tuning=tuning, training=training, resources={"processes": 2})
+    assert [(trial["state"], trial["attempts"]) for trial in trials] == [("complete", 2), ("pruned", 1)]
+    assert trials[0]["steps"] == 1200
+    assert 600 <= trials[1]["steps"] < 1200
+
+
 def test_stopped_search_ends_with_40_and_continues(
     training_set: Path, tmp_path: Path, undisturbed: list[dict[str, object]]
 ) -> None:

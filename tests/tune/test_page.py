@@ -61,6 +61,22 @@ def test_page_of_a_study_without_a_complete_trial_names_the_default(tmp_path: Pa
     assert "CUDA out of memory" in text
 
 
+def test_page_of_few_complete_trials_names_what_the_missing_charts_need(tmp_path: Path) -> None:
+    report = study()
+    first = next(one for one in report.trials if one.value is not None)
+    trials = tuple(one if one == first else replace(one, state="pruned", value=None) for one in report.trials)
+    text = drawn(tmp_path, replace(report, trials=trials, importances={}))
+    assert "Complete trials: 1. Importances of the parameters need four" in text
+
+
+def test_page_draws_the_confirmation_over_its_own_seeds(tmp_path: Path) -> None:
+    report = study()
+    confirmation = replace(report.confirmation, seeds=tuple(range(40, 40 + len(report.confirmation.seeds))))
+    text = drawn(tmp_path, replace(report, confirmation=confirmation))
+    assert ">40<" in text
+    assert ">45<" in text
+
+
 def test_page_escapes_names_values_and_reasons(tmp_path: Path) -> None:
     trials = tuple(
         Trial(number=at, params={HOSTILE: HOSTILE}, state="complete", value=0.1 * at, reason=HOSTILE)

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from trainwright import sandbox
 from trainwright.api.tables import is_table, write_rows
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TrainwrightError
 
 _TIME_LIMIT_S = 24 * 3600.0
 Rows = Any
@@ -93,7 +93,12 @@ def predict(
 
 def _predict_table(folder: Path, digest: str, rows: Any, scratch: Path) -> dict[str, list[Any]]:
     source, target = write_rows(rows, scratch, "rows"), scratch / "predictions.jsonl"
-    columns = _score(folder, digest, source, target)["columns"]
+    try:
+        columns = _score(folder, digest, source, target)["columns"]
+    except TrainwrightError as error:
+        if error.where == str(source.resolve()):
+            error.where = "rows"  # their file is gone by now
+        raise
     scored = [json.loads(line) for line in target.read_text().splitlines()]
     return {name: [row[name] for row in scored] for name in columns}
 

@@ -154,6 +154,10 @@ def _sentence(
     tested = [one for one in candidates if one.p_value is not None]
     least = f"; the smallest p is {min(one.p_value or 0.0 for one in tested):.3g}" if tested else ""
     return (
-        f"No better than the default: none of {len(candidates)} trials is better at level {level:g} "
+        f"No better than the default: of {_trials(len(candidates))}, none is better at level {level:g} "
         f"after Holm, over {len(seeds)} new seeds{least}."
     )
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"

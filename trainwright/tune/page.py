@@ -168,9 +168,9 @@ def _confirmation(report: StudyReport) -> ReportSection:
         figure = charts.intervals(rows, axis=axis, limit=0.0, limit_name="the default")
         blocks.append(Figure(figure, f"Trial minus default, with its interval; {better} is better."))
     series = {
-        _name(entry): ([float(at) for at in range(len(entry.values))], list(entry.values))
+        _name(entry): ([float(seed) for seed in found.seeds], list(entry.values))
         for entry in found.candidates
-        if entry.values
+        if len(entry.values) == len(found.seeds)
     }
     if series and len(found.seeds) > 1:
         figure = charts.lines(series, x_label="seed", y_label=report.metric, dots=True, from_zero=False)
@@ -315,6 +315,11 @@ def _parameters(report: StudyReport) -> Iterator[Block]:
     ranked = _ranked(report)[:_SHOWN]
     if len(ranked) > 1:
         yield _parallel(report, ranked)
+    if not report.importances:
+        yield Paragraph(
+            f"Complete trials: {len(ranked)}. Importances of the parameters need four with different values, "
+            "parallel coordinates two."
+        )
 
 
 def _parallel(report: StudyReport, ranked: Sequence[Trial]) -> Figure:
