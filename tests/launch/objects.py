@@ -4,11 +4,16 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from trainwright.launch.diagnosis.incidents import Loss, charged_losses
+from trainwright.launch.diagnosis.incidents import Incident, Loss, charged_losses
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 
 Object = dict[str, Any]
 JOB, UID = "tw", "job-1"
+
+
+def losses_of(found: Iterable[Incident]) -> tuple[Loss, ...]:
+    """Return the losses among incidents, weak ones excluded."""
+    return tuple(Loss.of(entry) for entry in found if not entry.weak)
 
 
 def count_interruptions(lost: Iterable[Loss]) -> dict[str, int]:

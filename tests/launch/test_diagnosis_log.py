@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.launch.objects import Object, at, count_interruptions, ended, job, pod, seen
+from tests.launch.objects import Object, at, count_interruptions, ended, job, losses_of, pod, seen
 from tests.launch.recordings import load
 from trainwright.launch import logs
 from trainwright.launch.diagnosis.diagnosis import diagnose
-from trainwright.launch.diagnosis.incidents import find_incidents, losses_of
+from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.failure import Failure
 
 # What torch 2.13 writes when a rank under @record raises; paths and frames are cut.

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launch.objects import count_interruptions
+from tests.launch.objects import count_interruptions, losses_of
 from tests.launch.recordings import DATA, Recording, Seen, load
 from tests.launch.streams import Change, bodies
 from tests.launch.streams import load as load_stream
 from trainwright.launch.diagnosis import workload
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose
-from trainwright.launch.diagnosis.incidents import find_incidents, losses_of
+from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure

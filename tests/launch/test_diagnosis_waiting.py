@@ -4,10 +4,22 @@ from typing import Any
 
 import pytest
 
-from tests.launch.objects import JOB, UID, Object, at, count_interruptions, ended, event, job, pod, seen
+from tests.launch.objects import (
+    JOB,
+    UID,
+    Object,
+    at,
+    count_interruptions,
+    ended,
+    event,
+    job,
+    losses_of,
+    pod,
+    seen,
+)
 from trainwright.errors import DependencyError
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose, limit_failure
-from trainwright.launch.diagnosis.incidents import find_incidents, losses_of
+from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure

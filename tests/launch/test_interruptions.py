@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.objects import at, count_interruptions, ended, job, pod, seen
+from tests.launch.objects import at, count_interruptions, ended, job, losses_of, pod, seen
 from tests.launch.recordings import SUSPENDED, load, load_suspended
 from tests.launch.test_diagnosis_recordings import told
 from trainwright.errors import InternalError, PreemptedUnsaved
@@ -18,7 +18,6 @@ from trainwright.launch.diagnosis.incidents import (
     count_attempt_interruptions,
     find_incidents,
     group_interruptions,
-    losses_of,
 )
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.failure import Failure

@@ -1,6 +1,7 @@
 """Identity of jobs, folders of attempts, and the choice of a launcher."""
 
 import dataclasses
+import math
 import re
 import shutil
 import tempfile
@@ -12,7 +13,7 @@ import pytest
 from tests.launch.programs import job
 from tests.launch.test_manifests import FULL, asked
 from trainwright.errors import Diverged, InputError, TrainwrightError, TransientError
-from trainwright.experiment.resources import JobPlacement, RetryBudget, VolumeMount
+from trainwright.experiment.resources import JobPlacement, Resources, RetryBudget, VolumeMount
 from trainwright.launch import kubernetes_names, launcher, manifests, placement
 from trainwright.launch.agent.rank_errors import RankError, first_error
 from trainwright.launch.job import Completion, completed
@@ -42,11 +43,26 @@ def test_every_name_fits_the_pods_that_are_called_after_it(tmp_path: Path, task:
 
 
 @pytest.mark.covers("B50")
-def test_everything_wrong_with_a_job_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_wrong_with_the_size_of_a_job_is_said_at_once() -> None:
+    wrong = {"nodes": 0, "processes": -1, "cpu": 0, "memory_gib": math.nan, "grace_s": 0, "restarts": -1}
     with pytest.raises(InputError) as caught:
-        job(tmp_path, "", nodes=0, processes=-1, cpu=0, program=())
-    for part in ("nodes is 0", "processes is -1", "cpu is 0", "program is empty"):
-        assert part in caught.value.what
+        Resources.parse(wrong, "resources")
+    for name, value in wrong.items():
+        assert re.search(rf"{name}: .*; found {value}", caught.value.what)
+
+
+@pytest.mark.covers("B50")
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"nodes": 3, "placement": {"min_nodes": 4}}, "min_nodes 4 is above nodes 3"),
+        ({"memory_gib": 8, "placement": {"shared_memory_gib": 8}}, "8 must be below memory_gib 8"),
+        ({"gpus": 2, "processes": 1}, "processes 1 must equal gpus 2"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Resources.parse(wrong, "resources")
 
 
 def test_a_folder_that_cannot_be_copied_whole_leaves_nothing(tmp_path: Path) -> None:
@@ -96,8 +112,8 @@ def test_auto_is_a_cluster_where_there_is_a_service_account(tmp_path: Path) -> N
 
 
 def test_an_unknown_launcher_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(InputError, match="no launcher 'slurm'; known are auto, local, pytorchjob"):
-        launcher.resolve_launcher("slurm")
+    with pytest.raises(InputError, match="'auto', 'local', 'pytorchjob' or 'trainjob'; found 'slurm'"):
+        Resources.parse({"launcher": "slurm"}, "resources")
 
 
 def test_of_two_refusals_the_earlier_is_the_cause(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _CONTEXT.set_forkserver_preload(
         "tests.train.auto_process",
         "tests.train.parallel_trainings",
         "trainwright.train.trainers",
+        "torch._dynamo",  # 260 modules that the first step of an optimizer imports
     ]
 )
 

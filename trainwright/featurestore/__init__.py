@@ -6,13 +6,11 @@ Feast is imported inside functions: it takes seconds, and only two steps need it
 from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version
 from trainwright.featurestore.online import Online, OnlineView, open_online
 from trainwright.featurestore.repository import (
-    OFFLINE_STORE,
     SETTINGS,
     close_store,
     inside,
     open_folder,
     open_settings,
-    open_store,
     read_definitions,
     retry_outage,
 )
@@ -26,7 +24,6 @@ from trainwright.featurestore.service import (
 )
 
 __all__ = [
-    "OFFLINE_STORE",
     "SETTINGS",
     "Checkout",
     "Online",
@@ -44,7 +41,6 @@ __all__ = [
     "open_online",
     "open_service",
     "open_settings",
-    "open_store",
     "read_definitions",
     "require_version",
     "retry_outage",

@@ -47,9 +47,7 @@ _RECORDED_FILES = 20
 _ONCE, _APART = "each once", "in one split each"
 
 
-def ingest(
-    source: str, source_version: str, data: Data, folder: Path, summary: Path, access: Access | None = None
-) -> Snapshot:
+def ingest(source: str, source_version: str, data: Data, folder: Path, summary: Path) -> Snapshot:
     """Read a source and write it, or pin it, as a snapshot.
 
     Rows keep the order of the source within each split; rows in no split go to ``unassigned``. The time
@@ -62,7 +60,6 @@ def ingest(
             they go to ``data.store``.
         summary: Markdown file: limits and figures, rows by split, figures of the columns. It is written
             before anything is rejected.
-        access: What may be reached; absent: the hosts of ``data``.
 
     Returns:
         The manifest; its digest is the data version.
@@ -76,7 +73,7 @@ def ingest(
         TransientError: A worker died (run again; with a store it resumes), or another ingest writes there.
     """
     watch = Stopwatch()
-    access = access or Access(hosts=data.hosts)
+    access = Access(hosts=data.hosts)
     location, listing = _locate(source, source_version, data, access)
     sizes = judge_size(listing, data)
     if any(one.refusal for one in sizes):

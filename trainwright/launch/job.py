@@ -76,7 +76,8 @@ class Job:
         budget: Retry budget of the launcher.
 
     Raises:
-        InputError: Any value is out of range; all are named.
+        InputError: A variable or the placement cannot be; all are named. The section ``resources`` has
+            checked sizes and limits before, and the step its variables.
     """
 
     run: str
@@ -105,36 +106,11 @@ class Job:
             raise InputError("; ".join(wrong), where=f"job of {self.task}")
 
     def _problems(self) -> list[str]:
-        bounds = dict.fromkeys(("nodes", "processes", "timeout_s", "grace_s"), 1)
-        bounds |= dict.fromkeys(("restarts", "gpus"), 0)
-        wrong = [
-            f"{name} is {getattr(self, name)}, must be at least {least}"
-            for name, least in bounds.items()
-            if getattr(self, name) < least
-        ]
-        amounts = {"cpu": self.cpu, "memory_gib": self.memory_gib, "stall_s": self.stall_s}
-        wrong += [
-            f"{name} is {value}, must be above 0"
-            for name, value in amounts.items()
-            if value is not None and not value > 0
-        ]
-        least, shared = self.placement.min_nodes, self.placement.shared_memory_gib
-        if least is not None and least > self.nodes:
-            wrong.append(f"placement.min_nodes {least} is above nodes {self.nodes}")
-        if shared is not None and shared >= self.memory_gib:
-            wrong.append(
-                f"placement.shared_memory_gib {shared:g} leaves nothing of memory_gib {self.memory_gib:g}"
-            )
-        if not self.program:
-            wrong.append("program is empty")
-        if not self.folder.is_absolute():
-            wrong.append(f"folder {self.folder} is not absolute")
+        wrong = []
         from_secrets = {variable.name for variable in self.placement.env_from_secrets}
         for name in sorted(self.env):
             if not kubernetes_names.is_variable(name):
                 wrong.append(f"env {name!r} is not the name of a variable")
-            elif kubernetes_names.RESERVED_BY_OPERATOR.fullmatch(name):
-                wrong.append(f"env {name} is set by the operator or by torchrun")
             elif name in from_secrets:
                 wrong.append(f"env {name} is also in placement.env_from_secrets")
         return wrong + [f"placement.{problem}" for problem in placement.problems(self.placement)]

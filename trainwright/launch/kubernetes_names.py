@@ -6,14 +6,12 @@ grammar of the container distribution project for images.
 
 import re
 
-RESERVED_BY_OPERATOR = re.compile(
+RESERVED = re.compile(
     r"(PET_|TORCHELASTIC_)\w*|RANK|LOCAL_RANK|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE"
     r"|GROUP_WORLD_SIZE|ROLE_WORLD_SIZE|ROLE_NAME|MASTER_ADDR|MASTER_PORT|PYTHONUNBUFFERED"
+    r"|TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 )
-"""Environment variables that the operator and torchrun set: which of two values wins is undefined."""
-
-RESERVED = re.compile(rf"{RESERVED_BY_OPERATOR.pattern}|TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-"""The above, and what this library sets itself."""
+"""Variables that the operator, torchrun or this library sets: which of two values wins is undefined."""
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"

@@ -43,12 +43,9 @@ def sibling_python(toolchain: str) -> Path:
 
 
 class LocalLauncher:
-    """Runs a job under torchrun on this machine, with the interpreter ``python`` of a torch environment."""
+    """Runs a job under torchrun on this machine, in the environment of torch."""
 
     name = "local"
-
-    def __init__(self, python: Path | None = None) -> None:
-        self._python = python
 
     def run(self, job: Job) -> Result:
         """Run a job to its end; its processes write to this process's standard output and error.
@@ -67,7 +64,7 @@ class LocalLauncher:
                 where="resources.nodes",
                 hint="Set nodes: 1 and more processes, or run on a cluster with launcher: pytorchjob.",
             )
-        python = self._python or sibling_python("torch")
+        python = sibling_python("torch")
         with signals.collect_signals() as received, _running_agent(python, job) as process:
             code = _wait(process, job, received)
         return Result(folder=job.folder, completion=_completion(code, job), launcher=self.name)

@@ -6,7 +6,6 @@ All intervals are two-sided. Nothing here draws at random but what is seeded.
 from trainwright.significance.estimate import (
     CONFIDENCE,
     Estimate,
-    Floats,
     apart,
     beyond,
     independent_difference,
@@ -31,7 +30,6 @@ from trainwright.significance.resampling import Resampler, intervals
 __all__ = [
     "CONFIDENCE",
     "Estimate",
-    "Floats",
     "Placements",
     "Resampler",
     "Rest",

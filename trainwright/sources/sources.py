@@ -118,8 +118,8 @@ def places_of(source: str, version: str, data: Data, access: Access) -> Iterator
         yield read_json(storage.read_bytes(note.uri, access=access), where=note.uri)["source"]
 
 
-def example_values(column: Any, count: int = 3) -> str:
-    """Format at most ``count`` distinct values of an Arrow column, for an error."""
+def example_values(column: Any) -> str:
+    """Format at most three distinct values of an Arrow column, for an error."""
     values = column.drop_null().slice(0, 1000).to_pylist()
     shown = dict.fromkeys(repr(value) if isinstance(value, str) else str(value) for value in values)
-    return ", ".join(itertools.islice(shown, count)) or "no value"
+    return ", ".join(itertools.islice(shown, 3)) or "no value"

@@ -9,13 +9,12 @@ Works with pyarrow 10 (the newest that TFDV takes) and later.
 
 from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
 from trainwright.tables.fingerprint import fingerprints
-from trainwright.tables.pinned import STREAM_BUFFER, open_parquet, stream_batches
+from trainwright.tables.pinned import open_parquet, stream_batches
 from trainwright.tables.reading import Piece, iter_batches, pieces, read_piece, read_split
 from trainwright.tables.writing import ROW_GROUP, FileWriter, SnapshotWriter, WrittenFile, write_snapshot
 
 __all__ = [
     "ROW_GROUP",
-    "STREAM_BUFFER",
     "FileWriter",
     "Piece",
     "SnapshotWriter",

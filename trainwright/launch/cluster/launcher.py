@@ -260,13 +260,13 @@ class ClusterLauncher:
         return Result(folder=folder, completion=completion, launcher=self.name)
 
 
-def own_workflow(api: Api, pod: str = "") -> str:
+def own_workflow(api: Api) -> str:
     """Return the name of the workflow that this pod belongs to; empty if none, with the reason in the log.
 
     It is in the owner references of the pod: that needs neither a parameter, which would be part of the cache
     key, nor the right to read workflows. KFP_POD_NAME is the pod's name: a host name is cut at 63 characters.
     """
-    name = pod or os.environ.get("KFP_POD_NAME") or socket.gethostname()
+    name = os.environ.get("KFP_POD_NAME") or socket.gethostname()
     selection = Selection(kind="pods", fields=f"metadata.name={name}")
     try:
         pods, _ = api.retry(lambda: api.select(selection))

@@ -315,11 +315,6 @@ def _time_or_inf(at_s: float | None) -> float:
     return math.inf if at_s is None else at_s
 
 
-def losses_of(found: Iterable[Incident]) -> tuple[Loss, ...]:
-    """Return the losses among incidents, weak ones excluded."""
-    return tuple(Loss.of(entry) for entry in found if not entry.weak)
-
-
 def group_interruptions(lost: Iterable[Loss]) -> tuple[Interruption, ...]:
     """Group losses into interruptions, in the order of their time."""
     groups: list[Interruption] = []

@@ -115,8 +115,6 @@ def submit_trial(
     folder: Path,
     encoded: Path,
     destination: Mapping[str, str] | None = None,
-    *,
-    launcher: Launcher | None = None,
 ) -> None:
     """Train as :func:`submit` does, and write metrics on the held-out rows instead of a model.
 
@@ -128,7 +126,6 @@ def submit_trial(
         folder: The trial's folder.
         encoded: Folder of encoded samples, which all trials of a study share.
         destination: Server and run for live curves; none if absent.
-        launcher: Runs the job; the one of ``resources.launcher`` if absent.
 
     Raises:
         TrainwrightError: As for :func:`submit`.
@@ -139,7 +136,7 @@ def submit_trial(
     prepared = dataclasses.replace(prepared, config=config)
     directory = folder.absolute() / TRIAL_DIRECTORY
     with next_trial_folder(directory, prepared.launcher, prepared.resources) as attempt:
-        result = prepared.run(attempt, "tune", launcher)
+        result = prepared.run(attempt, "tune")
         found = TrialMetrics.read(result.folder)
         if found.digest != result.completion.outputs.get("metrics"):
             raise InternalError("metrics differ from the completion marker", where=str(result.folder))
@@ -162,11 +159,16 @@ class _Prepared:
     env: Mapping[str, str]
     launcher: str
 
-    def run(self, folder: Path, task: str, launcher: Launcher | None) -> Result:
+    def run(self, folder: Path, task: str, launcher: Launcher | None = None) -> Result:
         """Run the job in the attempt's folder."""
         _write_config(self.config, folder, self.launcher, self.resources)
         if launcher is None:
-            launcher = _make_launcher(self.launcher, self.resources, self.request.workflow)
+            launcher = launchers.create_launcher(
+                self.launcher,
+                workflow=self.request.workflow,
+                outage_s=self.resources.outage_s,
+                pending_s=self.resources.pending_s,
+            )
         return launcher.run(_job(self, folder, task))
 
 
@@ -273,12 +275,6 @@ def _job(prepared: _Prepared, folder: Path, task: str) -> Job:
         mount=resources.mount if on_cluster else "",
         placement=resources.placement if on_cluster else JobPlacement(),
         budget=resources.budget,
-    )
-
-
-def _make_launcher(name: str, resources: Resources, workflow: str) -> Launcher:
-    return launchers.create_launcher(
-        name, workflow=workflow, outage_s=resources.outage_s, pending_s=resources.pending_s
     )
 
 
