@@ -187,13 +187,17 @@ def test_run_that_was_killed_and_resumed_has_its_earlier_steps_but_not_those_of_
     states = {"ingest": "cached", "validate": "cached", "join": "done", "train": ("failed", {"what": "hang"})}
     run = Folder(runs, "0192f7", records | other, **states)
     run.summarize(way.uri, FinalStatus("FAILED", "job", "exit-handler-1"))
-    assert set(run.runs(way.uri)[1]) == {"validate", "join", "train"}
+    [parent], steps = run.runs(way.uri)
+    assert set(steps) == {"validate", "join", "train"}
+    assert parent.data.tags["trainwright.error_text"] == "hang"
     resumed = Folder(runs, "0192f7", records | other, **states | {"join": "cached", "train": "done"})
     resumed.summarize(way.uri)
     [parent], steps = run.runs(way.uri)
     assert set(steps) == {"validate", "join", "train"}
     assert (parent.info.status, steps["train"].info.status) == ("FINISHED", "FINISHED")
     assert steps["train"].data.tags["trainwright.state"] == "done"
+    for one in (parent, steps["train"]):
+        assert "trainwright.error_text" not in one.data.tags, "it is over"
 
 
 def test_summarizing_again_and_lost_answers_add_nothing(way: Way, tmp_path: Path) -> None:

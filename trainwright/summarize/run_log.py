@@ -29,7 +29,7 @@ from trainwright.summarize.outcome import (
 )
 from trainwright.summarize.run import Run, RunStep, span
 from trainwright.tracking.history import kfp_destination
-from trainwright.tracking.run_log import RunEntry, RunLog, SentRun, write_log
+from trainwright.tracking.run_log import PREFIX, RunEntry, RunLog, SentRun, write_log
 from trainwright.tracking.server import open_client, persist
 
 DEADLINE_S, RETRY_S = 60.0, 5.0
@@ -249,7 +249,7 @@ def _error_tags(step: RunStep) -> dict[str, str]:
 
 
 def _prefixed(tags: Mapping[str, str]) -> dict[str, str]:
-    return {f"trainwright.{name}": value for name, value in tags.items() if value}
+    return {f"{PREFIX}{name}": value for name, value in tags.items() if value}
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 PARENT = "mlflow.parentRunId"
+PREFIX = "trainwright."
+"""Beginning of our tags."""
+
 _PER_REQUEST, _METRICS = 100, 8
 """Parameters or tags that MLflow takes at once, and metrics for each: of all kinds together 1,000."""
 
@@ -149,6 +152,9 @@ def _fill(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
         part = slice(start, start + _PER_REQUEST)
         several = slice(_METRICS * start, _METRICS * (start + _PER_REQUEST))
         client.log_batch(run_id, metrics=metrics[several], params=params[part], tags=tags[part])
+    for name in known.tags:  # such as the error of a run that was resumed
+        if name.startswith(PREFIX) and name != HISTORY_KEY and not entry.tags.get(name):
+            client.delete_tag(run_id, name)
 
 
 def _end(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
