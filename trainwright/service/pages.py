@@ -80,10 +80,7 @@ class PageRoute(APIRoute):
                 return _problem(request, InputError(what, where=request.url.path), 422)
             except (TrainwrightError, OSError) as error:
                 ours = as_ours(error) or error
-                code = as_record(ours, "")["code"]
-                return _problem(
-                    request, ours, 404 if isinstance(ours, PathNotFound) else STATUSES.get(code, 500)
-                )
+                return _problem(request, ours, status_of(ours))
 
         return answer
 
