@@ -32,8 +32,8 @@ from trainwright.report.svg import duration
 from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
-from trainwright.service.problems import status_of
 from trainwright.service.index import index_of
+from trainwright.service.problems import status_of
 from trainwright.service.routes import Configured, ModelName, RunId, Version
 from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
 from trainwright.service.settings import Settings
