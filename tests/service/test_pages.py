@@ -258,7 +258,8 @@ def test_promotion_form_moves_a_version_that_passes_and_shows_why_another_is_hel
     assert re.search(r"promote: candidate → production</td><td>ben</td><td>\w+</td>", moved)
     _, held_back = filled.send(second, "POST", data=asked | {"csrf": csrf})
     assert "FAIL: version 2 was not promoted to production" in held_back
-    assert re.search(r'<th scope="row">FAIL</th><td class="text">[\w ]+</td>', held_back)
+    failed = r'<span class="result FAIL">FAIL</span></th><td class="text">[\w ]+</td>'
+    assert re.search(failed, held_back)
     assert f'<a href="/models/{MODEL}/1">1</a>' in filled.send("/models")[1]
     assert re.search(r"<dt>Stage</dt><dd>candidate</dd>", filled.send(second)[1])
 
