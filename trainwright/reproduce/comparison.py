@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Record
-from trainwright.documents import canonical
+from trainwright.documents import canonical, flatten
 from trainwright.local.run_folder import Task, record_of
-from trainwright.local.run_index import flatten
 from trainwright.reproduce.recorded_run import RecordedRun, read_metrics
 
 TOLERANCE = 1e-3

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.artifacts import Listing, PinnedSource, Record
+from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Experiment
 from trainwright.lineage import VERSIONS, ancestors
 from trainwright.local.run_folder import Request, Tasks, record_of, require_run
-
-PATCH = "source.patch"
-"""Uncommitted changes of the library's checkout, in a run's folder and among the evidence of a version."""
 
 BESIDE = ("schema", "baseline", "serving", "features")
 """Files that a run reads beside its rows: names of the listings of ``resolve``."""
@@ -114,7 +112,7 @@ def from_folder(runs: Path, run: str) -> RecordedRun:
         arguments=request.arguments,
         date=request.arguments.get("date") or request.created[:10],
         commit=str(request.arguments.get("commit", "")),
-        patch=_if_file(folder / PATCH),
+        patch=_if_file(folder / SOURCE_PATCH),
         records={name: record for name, record in records.items() if record.step != "summarize"},
         sources=sources,
         production=registered,
@@ -178,7 +176,7 @@ def from_evidence(name: str, registry: str, folder: Path, tags: Mapping[str, str
         },
         date=ingest.started[:10],
         commit=tags.get("trainwright.git_sha", ""),
-        patch=_if_file(folder / PATCH),
+        patch=_if_file(folder / SOURCE_PATCH),
         records=records,
         sources=_sources_of(ingest, records["join"], location, pinned, sections["data"], files),
         production=production,

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from trainwright.authoring.submission import order, progress, runs
 from trainwright.authoring.submission.connection import Connection, Endpoint, connect
+from trainwright.documents import flatten
 from trainwright.errors import InputError
 from trainwright.local.run_folder import Task
-from trainwright.local.run_index import RunFilter, RunSummary, flatten
+from trainwright.local.run_index import RunFilter, RunSummary
 from trainwright.retries import RetryPolicy
 from trainwright.service import runs as local
 from trainwright.service.runs import RunDetail, RunPage

@@ -20,11 +20,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import trainwright
 from trainwright import report
 from trainwright.artifacts import Progress
+from trainwright.documents import flatten
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError, as_ours, as_record
 from trainwright.experiment import PromotionRequest
+from trainwright.lineage import VERSIONS
 from trainwright.local.processes import tail
 from trainwright.local.run_folder import LOG, Task, record_of, require_run
-from trainwright.local.run_index import VERSIONS, Difference, RunSummary, flatten
+from trainwright.local.run_index import Difference, RunSummary
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
