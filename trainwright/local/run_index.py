@@ -84,7 +84,10 @@ def _headline(tasks: Tasks) -> str:
     judged = [task for task in tasks.tasks if task.decision]
     if tasks.state == "held":
         judged = [task for task in judged if task.decision != "PASS"]
-    return f"{judged[-1].decision} {judged[-1].headline}" if judged else ""
+    if not judged:
+        return ""
+    decision = judged[-1].decision
+    return f"{decision} {judged[-1].headline.removeprefix(f'{decision}: ')}"
 
 
 def _metrics(evaluated: Task | None) -> dict[str, float]:
