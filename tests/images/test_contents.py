@@ -28,6 +28,7 @@ MODULES = {
     "xgboost-cpu": "xgboost",
     "google-cloud-storage": "google.cloud.storage",
     "google-auth": "google.auth",
+    "openlineage-python": "openlineage.client",
 }
 NEEDED_BY_ANOTHER = {
     "tfdv": {
