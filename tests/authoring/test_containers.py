@@ -349,7 +349,7 @@ def test_container_gets_only_the_mounts_variables_and_restrictions_of_its_step(
     scratch = tmp_path / "scratch"
     own = containers.Engine("host", {}, {"TOKEN": "hidden"}, {images.TABULAR: "sha256:1"})
     call = SimpleNamespace(
-        step=SimpleNamespace(image=images.TABULAR, timeout_s=0.0),
+        step=SimpleNamespace(image=images.TABULAR, timeout_s=0.0, closing=False),
         name="score",
         parameters={},
         command=("sh", "-ec", "true"),

@@ -33,7 +33,7 @@ def test_calls_of_kubeflow_and_its_cluster_end(behaviour: Behaviour, monkeypatch
         with ends():
             _tail(api, "/apis/v1alpha1/runs/x/nodes/y/log")
         with ends(TrainwrightError):
-            workflow.read_tasks(workflow.WorkflowReader(server.url, "team", "token"), "x")
+            workflow.read_workflow(workflow.WorkflowReader(server.url, "team", "token"), "x")
 
 
 @pytest.mark.parametrize(
