@@ -10,7 +10,6 @@ from kubernetes.config import incluster_config
 from tests.launch.objects import at, ended, job, pod, seen
 from tests.launch.programs import job as program
 from trainwright.artifacts import Progress
-from trainwright.experiment import Resources
 from trainwright.launch.cluster import launcher as module
 from trainwright.launch.cluster.api import JOB_KINDS
 from trainwright.launch.cluster.launcher import ClusterLauncher
@@ -18,7 +17,7 @@ from trainwright.launch.cluster.monitor import ClusterSettings, LimitExceeded, W
 from trainwright.launch.diagnosis import state
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import job_status
-from trainwright.train import submit
+from trainwright.launch.launcher import create_launcher
 
 START = state.parse_time(at(0)) or 0.0
 WAITS = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
@@ -238,9 +237,8 @@ def test_a_token_that_kubernetes_renews_is_read_again(
 
 @pytest.mark.usefixtures("in_a_pod")
 @pytest.mark.parametrize("name", list(JOB_KINDS))
-def test_the_limits_of_the_section_resources_are_those_of_the_launcher(tmp_path: Path, name: str) -> None:
-    resources = Resources.model_validate_json(f'{{"launcher": "{name}", "outage_s": 77, "pending_s": 88}}')
-    made = submit._make_launcher(name, resources, "run-1")
+def test_a_launcher_has_the_limits_that_it_is_created_with(name: str) -> None:
+    made = create_launcher(name, workflow="run-1", outage_s=77, pending_s=88)
     assert isinstance(made, ClusterLauncher)
     assert (made.name, made._workflow, made._api.namespace) == (name, "run-1", "team")
     assert (made._api.policy.outage_s, made._settings.pending_s) == (77, 88)

@@ -52,7 +52,7 @@ _LONGEST_DESCRIPTION = 5000
 
 def _description(candidate: Candidate) -> str:
     """Return one line per step that led to the model."""
-    lines = "\n".join(f"{step}: {headline}" for step, *_, headline in rows(candidate.records))
+    lines = "\n".join(dict.fromkeys(f"{step}: {headline}" for step, *_, headline in rows(candidate.records)))
     text = f"From source {candidate.source_version or '(not recorded)'}\n\n{lines}"
     return text[:_LONGEST_DESCRIPTION]
 

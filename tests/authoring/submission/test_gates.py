@@ -10,6 +10,7 @@ from kfp import compiler, dsl
 from tests.authoring import steps
 from trainwright.authoring import pipeline_spec
 from trainwright.authoring.submission.progress import Held, branches, held
+from trainwright.authoring.submission.workflow import is_complete
 
 PIPELINE = Path(__file__).resolve().parents[3] / "compiled" / "pipelines" / "train_and_register.yaml"
 TO_JOIN = ("resolve", "locate", "ingest", "validate")
@@ -48,6 +49,16 @@ def test_a_gate_held_where_the_group_that_goes_on_was_not_taken(
     said = [named.get(name, name) for name in reached]
     why = [groups(explain=True)[expected.step], "hold"] if expected else []
     assert held(run_of(*said, *why), pipeline) == expected
+
+
+def test_a_list_is_complete_though_it_has_attempts_from_before_a_retry_of_the_run() -> None:
+    """Seen on KFP 2.17: the root's driver failed, the run was retried and succeeded."""
+    run = run_of("train-and-register-cdzn2", "train-and-register-cdzn2(0)", "root", "register")
+    listed = run.run_details.task_details
+    listed.append(SimpleNamespace(display_name="train-and-register-cdzn2(1)", state="RUNNING"))
+    assert is_complete(run)
+    listed.append(SimpleNamespace(display_name="train", state="RUNNING"))
+    assert not is_complete(run)
 
 
 @steps.red

@@ -6,6 +6,7 @@ and returns them to a caller who may read the run in the answer of ``/apis/v1bet
 """
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,9 @@ from trainwright.authoring.submission.progress import ENDED, RUNNING, WAITING, d
 from trainwright.documents import read_json
 from trainwright.errors import TrainwrightError
 from trainwright.http_limits import MAX_BYTES, inflate
+
+_ATTEMPT = re.compile(r"\(\d+\)$")
+"""End of the display name of an attempt at a task."""
 
 STILL = 2
 """Looks at an unchanged list after which the workflow is read: ten seconds at first."""
@@ -36,8 +40,12 @@ _STATES = {
 
 
 def is_complete(run: Any) -> bool:
-    """Return whether the list of tasks of a run that has ended is that of its end."""
-    listed = details(run)
+    """Return whether the list of tasks of a run that has ended is that of its end.
+
+    Attempts do not count: one runs only while its task does, and after a retry of the run, KFP 2.17 lists the
+    earlier attempts of the root task as running for ever.
+    """
+    listed = [detail for detail in details(run) if not _ATTEMPT.search(detail.display_name)]
     return bool(listed) and not any(detail.state in RUNNING | WAITING for detail in listed)
 
 
