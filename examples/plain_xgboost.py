@@ -44,7 +44,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) / "join" / "training_set"
     snapshot = Snapshot.read(folder)
     label, kind = snapshot.roles["label"], snapshot.target.kind
-    parts = {split: tables.read_split(folder, snapshot, split) for split in ("train", "evaluate")}
+    splits = {split: tables.read_split(folder, snapshot, split) for split in ("train", "evaluate")}
+    parts = {split: table.filter(table[label].is_valid()) for split, table in splits.items()}
     names = [name for name in parts["train"].column_names if name not in snapshot.roles.values()]
     texts = [name for name in names if pa.types.is_string(parts["train"][name].type)]
     vocabulary = {name: sorted(set(parts["train"][name].drop_null().to_pylist())) for name in texts}

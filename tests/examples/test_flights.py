@@ -354,3 +354,11 @@ def test_without_the_package_preparing_says_how_to_get_it_and_writes_nothing(tmp
     assert "no flights.csv.zip, weather.csv, planes.csv" in done.stderr
     assert "--require-hashes" in done.stderr
     assert not list((folder / "data").iterdir())
+
+
+def test_the_own_model_takes_the_features_of_the_flights_within_their_limits() -> None:
+    flights, own = (
+        load(place).features
+        for place in (FLIGHTS / "flights.yaml", FLIGHTS.parent / "own_model" / "own_model.yaml")
+    )
+    assert own.model_copy(update={"repository": flights.repository, "source": flights.source}) == flights
