@@ -70,8 +70,8 @@ class Folder:
         }  # type: ignore[dict-item]
         self._write("run.json", run=name, pipeline="train_and_register", created=CREATED, arguments=arguments)
         tasks = []
-        for step, told in states.items():
-            state, error = told if isinstance(told, tuple) else (told, {})
+        for step, end in states.items():
+            state, error = end if isinstance(end, tuple) else (end, {})
             place = self.path / step / OUTPUT.get(step, "main")
             if state in {"done", "cached"}:
                 records[step].write(place / Record.FILE)

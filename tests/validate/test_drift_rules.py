@@ -329,10 +329,10 @@ def test_what_was_not_judged_is_a_finding_of_its_column(
 
 
 def test_weighing_adds_what_moved_what_is_undecided_and_nothing_twice() -> None:
-    told = DataFinding(kind="DATA_STALE", what="old", rule="freshness")
+    finding = DataFinding(kind="DATA_STALE", what="old", rule="freshness")
     left = NotJudged(name="freshness", reason="why")
     found, unjudged = weigh(
-        [told],
+        [finding],
         [moved(), moved(0.1), moved(0.4, 0.1, 0.4, column="y")],
         [left],
         SeverityPolicy(section(), None),
@@ -402,7 +402,7 @@ def test_the_gravest_finding_decides_and_the_rules_say_the_same(
 
 def test_a_broken_rule_whose_finding_is_only_told_passes_with_the_reason() -> None:
     rows = Rule(name="volume", value=9, limit=5, test=AT_MOST)
-    told = DataFinding(kind="A", what="many", severity="WARN", rule="volume")
+    finding = DataFinding(kind="A", what="many", severity="WARN", rule="volume")
     for severity, outcome, end in (
         ("WARN", "PASS", "only told"),
         ("HOLD", "HOLD", ""),
@@ -410,7 +410,7 @@ def test_a_broken_rule_whose_finding_is_only_told_passes_with_the_reason() -> No
     ):
         (rule,) = [
             rule
-            for rule in judgement(found=[replace(told, severity=severity)], counted=(rows,)).rules()
+            for rule in judgement(found=[replace(finding, severity=severity)], counted=(rows,)).rules()
             if rule.name == "volume"
         ]
         assert (rule.outcome(), rule.detail.endswith(end)) == (outcome, True)
