@@ -243,15 +243,20 @@ def test_a_base_that_is_not_another_file_of_the_folder_is_rejected(write: Write,
     assert "cluster.yaml" in rejected.value.where
 
 
-def test_a_base_that_is_missing_or_has_a_base_itself_is_rejected(write: Write) -> None:
-    below = write()
+def test_a_base_that_is_missing_is_rejected(write: Write) -> None:
     with pytest.raises(InputError, match="cannot read the base of the experiment file"):
-        arguments.read(overlay(below, "base: nowhere.yaml\n"))
-    above = overlay(below, "base: experiment.yaml\n")
-    twice = above.with_name("twice.yaml")
+        arguments.read(overlay(write(), "base: nowhere.yaml\n"))
+
+
+def test_a_base_with_a_base_is_an_error_that_names_all_three_files(write: Write) -> None:
+    twice = overlay(write(), "base: experiment.yaml\n").with_name("twice.yaml")
     twice.write_text("base: cluster.yaml\n")
-    with pytest.raises(InputError, match="base"):
+    with pytest.raises(InputError) as rejected:
         arguments.read(twice)
+    expected = "cluster.yaml is itself over 'experiment.yaml'; only one level of base is read"
+    assert rejected.value.what == expected
+    assert rejected.value.where == f"{twice}, over cluster.yaml"
+    assert "copy the keys of cluster.yaml" in rejected.value.hint
 
 
 def test_a_wrong_key_of_an_overlay_is_an_error_that_names_both_files(write: Write) -> None:

@@ -142,6 +142,28 @@ def test_separators_of_a_csv_are_written_to_the_file(tmp_path: Path) -> None:
     assert types["age"] == "double"
 
 
+@pytest.mark.parametrize(
+    ("form", "days", "order"),
+    [
+        ("%d.%m.%Y", 9, "DMY"),
+        ("%d/%m/%Y", ROWS, "DMY"),
+        ("%-m/%-d/%Y %H:%M", ROWS, "MDY"),
+        ("%d/%m/%Y", 9, ""),
+    ],
+)
+def test_dates_with_the_year_last_are_times_if_their_order_is_clear(
+    tmp_path: Path, form: str, days: int, order: str
+) -> None:
+    moments = [START + dt.timedelta(days=n % days) for n in range(ROWS)]
+    columns = customers() | {"signed_up": [f"{moment:{form}}" for moment in moments]}
+    found = draft(put(tmp_path / "customers.csv", columns), tmp_path)
+    assert ("  time: signed_up\n" in found.experiment) is bool(order)
+    assert (f"  csv: {{dates: {order}}}\n" in found.experiment) is bool(order)
+    assert any("signed_up holds dates such as 01/02/2024" in line for line in found.findings) is not bool(order)
+    columns_read = {one.name: one.type for one in Snapshot.read(tmp_path / "scratch" / "snapshot").columns}
+    assert columns_read["signed_up"].startswith(("date", "timestamp") if order else "string")
+
+
 def test_folder_of_parts_is_one_source_named_by_the_folder(tmp_path: Path) -> None:
     for day in (1, 2):
         columns = customers() | {"customer_id": [f"{day}-{n}" for n in range(ROWS)]}

@@ -290,6 +290,23 @@ def test_decimal_commas_are_read_in_numbers_and_left_in_text(tmp_path: Path) -> 
     assert [str(value) for value in table["d"].to_pylist()] == ["3.10", "None", "-0.50"]
 
 
+@pytest.mark.parametrize(
+    ("order", "first"), [("DMY", "2024-02-01 00:00:00"), ("MDY", "2024-01-02 00:00:00")]
+)
+def test_dates_with_the_year_last_are_read_in_the_declared_order(
+    tmp_path: Path, order: str, first: str
+) -> None:
+    path = text(tmp_path / "a.csv", "a,b,c\n01/02/2024,1.2.2024,3.5\n 3/4/2024 09:30,,1\n,9.9.2024 x,\n")
+    table = read(path, csv={"dates": order})
+    assert [str(value) for value in table["a"].to_pylist()][::2] == [first, "None"]
+    assert str(table["a"][1]).endswith("09:30:00")
+    assert table["b"].to_pylist() == ["1.2.2024", None, "9.9.2024 x"]
+    assert table["c"].to_pylist() == [3.5, 1.0, None]
+    declared = read(path, csv={"dates": order}, types={"a": "timestamp[us]", "c": "string"})
+    assert str(declared["a"][0]) == first
+    assert read(path)["a"].type == "string"
+
+
 def test_row_of_another_width_is_named_with_another_separator_too(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 3: expected 2 fields, got 1"):
         read(text(tmp_path / "a.csv", "a;b\n1;2\n3,4\n"), csv={"delimiter": ";"})

@@ -133,8 +133,14 @@ def _read_file(path: Path) -> tuple[Any, str]:
                 where=str(path),
                 hint="Paths in both files are relative to this folder: move the file here.",
             )
-        data = _merged(plain(path.with_name(name), "the base of the experiment file"), data)
-        where = f"{path}, over {name}"
+        below, where = plain(path.with_name(name), "the base of the experiment file"), f"{path}, over {name}"
+        if isinstance(below, dict) and BASE in below:
+            raise InputError(
+                f"{name} is itself over {below[BASE]!r:.80}; only one level of {BASE} is read",
+                where=where,
+                hint=f"Name {below[BASE]!r:.80} as the {BASE} of {path.name}, and copy the keys of {name} into it.",
+            )
+        data = _merged(below, data)
     return data, where
 
 

@@ -92,6 +92,11 @@ def write_draft(request: DraftRequest, folder: Path) -> Draft:
     if sample.complete and roles.label and roles.meaning and roles.meaning.kind != "regression":
         label = next(one for one in profiles if one.name == roles.label.column)
         roles.warnings[:0] = _few_rows(label)
+    if sample.unclear:
+        roles.warnings.append(
+            f"{sample.unclear} holds dates such as 01/02/2024, read as text: "
+            "set data.csv.dates to DMY or MDY to read them as times"
+        )
     if by_name:
         roles.key = replace(roles.key, reason="unique, and named like a key")
     data = source | {"source": _relative(request.source, request.folder)} | _data_section(roles)

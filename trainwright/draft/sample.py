@@ -14,7 +14,7 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import CsvFormat, Data
 from trainwright.sources import SourcePart, Sources, list_source, open_source
-from trainwright.sources.csv import infer_format
+from trainwright.sources.csv import infer_date_order, infer_format
 from trainwright.sources.formats import file_of
 from trainwright.sources.inference import TypeInference
 from trainwright.storage import Access
@@ -43,12 +43,14 @@ class TableSample:
         complete: Whether they are all of the source.
         csv: Separators of CSV files.
         missing: Texts that mean no value beside those of ``data.missing``, with a column that has each.
+        unclear: A column of dates such as 01/02/2024, of which the order is unclear; empty for none.
     """
 
     rows: pa.Table
     complete: bool
     csv: CsvFormat = field(default_factory=CsvFormat)
     missing: Mapping[str, str] = field(default_factory=dict)
+    unclear: str = ""
 
 
 def access_to(source: str) -> Access:
@@ -92,13 +94,17 @@ def _read_files(data: Data, scratch: Path, access: Access) -> TableSample:
     files = storage.list_files(data.source, storage.TABLE_SUFFIXES, access)
     _require_one_format(files, data.source)
     data = data.model_copy(update={"shard_rows": _PART_ROWS})
-    if is_csv := _format(files[0]) == "CSV":
-        data = data.model_copy(update={"csv": infer_format(file_of(files[0], data, access))})
-    found = _read_listed(files, data, scratch / "files", access)
-    if is_csv and (missing := missing_texts(found.rows)):
-        data = data.model_copy(update={"missing": (*data.missing, *missing)})
-        found = replace(_read_listed(files, data, scratch / "again", access), missing=missing)
-    return replace(found, csv=data.csv)
+    if _format(files[0]) != "CSV":
+        return _read_listed(files, data, scratch / "files", access)
+    form = infer_format(file_of(files[0], data, access))
+    found = _read_listed(files, data.model_copy(update={"csv": form}), scratch / "files", access)
+    missing = missing_texts(found.rows)
+    order, unclear = infer_date_order(found.rows)
+    if missing or order != form.dates:
+        form = form.model_copy(update={"dates": order})
+        data = data.model_copy(update={"csv": form, "missing": (*data.missing, *missing)})
+        found = _read_listed(files, data, scratch / "again", access)
+    return replace(found, csv=form, missing=missing, unclear=unclear)
 
 
 _MISSING = {"n/a", "#n/a", "<na>", "nan", "none", "nil", "missing", "unknown", "?", "-", "--", "."}

@@ -73,10 +73,11 @@ class Query(Section):
 
 
 class CsvFormat(Section):
-    """Separators of CSV files."""
+    """Separators and dates of CSV files."""
 
     delimiter: Literal[",", ";", "\t", "|"] = Field(",", description="Between two values.")
     decimal: Literal[".", ","] = Field(".", description="In a number.")
+    dates: Literal["YMD", "DMY", "MDY"] = Field("YMD", description="`DMY`: 31.12.2023 or 31/12/2023.")
 
     @model_validator(mode="after")
     def _distinguishable(self) -> Self:
@@ -140,7 +141,7 @@ class Data(Section):
     label_kind: LabelKind = Field("auto", description="`auto`: 0 and 1, classes 0 to n-1, or fractions.")
     classes: tuple[Name, ...] = Field((), description="Label values by class; the second of two is label 1.")
     types: dict[Name, Name] = Field({}, description="Arrow types in CSV and JSONL. Default: inferred.")
-    csv: CsvFormat = Field(CsvFormat(), description="Separators of CSV files; `init` infers them.")
+    csv: CsvFormat = Field(CsvFormat(), description="Form of CSV files; `init` infers it.")
     missing: tuple[str, ...] = Field(("", "NA", "NaN", "nan", "null", "NULL"), description="Missing values.")
     splits: dict[Name, Split] = Field(
         min_length=1, description="Splits by time or hash; others: `unassigned`."

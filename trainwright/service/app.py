@@ -14,9 +14,12 @@ from trainwright.service.settings import Settings
 
 CSP = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
 )
-"""Content-Security-Policy of the pages: everything comes from the service itself."""
+"""Content-Security-Policy of the pages: everything comes from the service itself.
+
+Only pages of the same origin may frame them: behind the gateway, Kubeflow's dashboard.
+"""
 
 SIGN_IN = "/sign-in"
 

@@ -31,6 +31,9 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 _DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?\d*,\d+"), re.compile(r"[-+]?\d*\.\d+")
 _LOOKED_AT = 200
+_YEAR_LAST = r"^\s*(?P<first>\d{1,2})[./-](?P<second>\d{1,2})[./-](?P<year>\d{4})\b"
+_ISO = {"DMY": r"\3-\2-\1", "MDY": r"\3-\1-\2"}
+_PADDED = ((r"^(\d{4})-(\d)-", r"\1-0\2-"), (r"^(\d{4}-\d\d)-(\d)\b", r"\1-0\2"))
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
 
 
@@ -47,7 +50,7 @@ def infer_csv(
     for batch in _read_texts(file, names, missing, form):
         rows += batch.num_rows
         for name, inference in inferred.items():
-            inference.add(_with_points(batch.column(name), form))
+            inference.add(_with_points(_in_iso(batch.column(name), form), form))
     kinds = {name: inference.kind for name, inference in inferred.items()} | dict(declared)
     codes = (name for name, one in inferred.items() if one.digits and one.kind == pa.string())
     schema = pa.schema([(name, kinds[name]) for name in names if name in kinds])
@@ -63,6 +66,8 @@ def read_csv(file: File, schema: pa.Schema, missing: Sequence[str], form: CsvFor
             text = batch.column(field.name)
             if pa.types.is_floating(field.type) or pa.types.is_decimal(field.type):
                 text = _with_points(text, form)
+            elif pa.types.is_temporal(field.type):
+                text = _in_iso(text, form)
             columns.append(convert(text, field.type, field.name, file.uri, start))
         start += batch.num_rows
         yield pa.Table.from_arrays(columns, schema=schema)
@@ -73,6 +78,40 @@ def _with_points(text: pa.Array, form: CsvFormat) -> pa.Array:
     if form.decimal == ".":
         return text
     return pc.replace_substring_regex(text, r"^(\s*[-+]?[0-9]*),([0-9]+([eE][-+]?[0-9]+)?\s*)$", r"\1.\2")
+
+
+def _in_iso(text: pa.Array, form: CsvFormat) -> pa.Array:
+    """Write dates with the year last, such as 31.12.2023 or 1/2/2024 14:05, with the year first."""
+    if form.dates == "YMD":
+        return text
+    for pattern, replacement in ((_YEAR_LAST, _ISO[form.dates]), *_PADDED):
+        text = pc.replace_substring_regex(text, pattern, replacement)
+    return text
+
+
+def infer_date_order(rows: pa.Table) -> tuple[str, str]:
+    """Return the order of day, month and year in columns of text, and a column whose order is unclear.
+
+    Dates with points have the day first; with other marks, a number above 12 tells the day.
+    """
+    orders, unclear = set(), ""
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        values = pc.unique(column.drop_null()) if pa.types.is_string(column.type) else ()
+        parts = pc.extract_regex(values, _YEAR_LAST) if len(values) else values
+        if not len(parts) or parts.null_count:
+            continue
+        day_first = _above_12(parts, "first") or "." in values[0].as_py()
+        month_first = _above_12(parts, "second")
+        if day_first != month_first:
+            orders.add("DMY" if day_first else "MDY")
+        elif not day_first:
+            unclear = name
+    return (orders.pop(), "") if len(orders) == 1 else ("YMD", unclear)
+
+
+def _above_12(parts: pa.Array, name: str) -> bool:
+    numbers = pc.struct_field(parts, name).cast(pa.int64())
+    return bool(pc.any(pc.greater(numbers, 12)).as_py())
 
 
 def infer_format(file: File) -> CsvFormat:
