@@ -1,6 +1,6 @@
 """Trace a result back to the bytes it was made from, through the chain of run records."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainwright.artifacts import Record
@@ -29,13 +29,18 @@ class Derivation:
 
 def derivation_of(record: Record, step: str = "") -> Derivation | None:
     """Return what a step made from what; None if it made neither data nor a model."""
-    outputs = {name: digest for name, digest in record.outputs.items() if name in _TRACED}
-    inputs = {
+    return derive(step or record.step, record.inputs, record.outputs)
+
+
+def derive(step: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Derivation | None:
+    """Return likewise for the digests by name that a step read and made."""
+    made = {name: digest for name, digest in outputs.items() if name in _TRACED}
+    read = {
         name: digest
-        for name, digest in record.inputs.items()
-        if not (name.startswith("file ") or name.endswith(_EVIDENCE)) and outputs.get(name) != digest
+        for name, digest in inputs.items()
+        if not (name.startswith("file ") or name.endswith(_EVIDENCE)) and made.get(name) != digest
     }
-    return Derivation(step=step or record.step, inputs=inputs, outputs=outputs) if outputs else None
+    return Derivation(step=step, inputs=read, outputs=made) if made else None
 
 
 def ancestors(records: Iterable[Record]) -> list[Record]:

@@ -15,6 +15,7 @@ def test_recorded_runs_are_listed_and_shown_with_their_steps(tmp_path: Path) -> 
         assert found["summary"]["headline"] == "resolve"
         assert {task["step"]: task["state"] for task in found["tasks"]}["resolve"] == "failed"
         assert found["link"].endswith(f"/#/runs/details/{run.run_id}")
+        assert service.get(f"runs/{run.run_id}/diff/{run.run_id}")["arguments"] == []
         assert service.get("runs", state="done")["runs"] == []
         assert service.get("runs", source="folder")["runs"] == []
         assert service.call("GET", "runs/00000000-0000-0000-0000-000000000000").status_code == 404
@@ -29,6 +30,7 @@ def test_submission_is_made_once_for_its_key_in_the_name_of_the_caller(tmp_path:
         again = service.call("POST", "pipelines/promote_model/runs", json=body, headers=key)
         assert (again.status_code, again.json()["run"]) == (200, made.json()["run"])
         [run] = api.store.runs
+        assert made.json()["link"] == f"/api/v1/runs/{run.run_id}"
         assert "by=" in run.description
         assert run.runtime_config.parameters["request"]["by"] == "anna"
 

@@ -22,7 +22,6 @@ from trainwright.summarize.__main__ import main
 from trainwright.summarize.run import FinalStatus
 from trainwright.summarize.summarize import summarize
 from trainwright.tracking.history import (
-    HISTORY_KEY,
     MLFLOW_KEY,
     HistoryWriter,
     TrackingDestination,
@@ -102,8 +101,8 @@ class Folder:
         experiment = client.get_experiment_by_name(self.experiment)
         found = list(client.search_runs([experiment.experiment_id])) if experiment else []
         nested = [run for run in found if PARENT in run.data.tags]
-        keys = [run.data.tags.get(HISTORY_KEY, run.info.run_name) for run in nested]
-        assert len(set(keys)) == len(keys), "none is there twice"
+        names = [run.info.run_name for run in nested]
+        assert len(set(names)) == len(names), "none is there twice"
         return [run for run in found if run not in nested], {str(run.info.run_name): run for run in nested}
 
 
@@ -295,19 +294,30 @@ def test_run_of_kfps_plugin_is_joined_and_not_ended(
     run, client = whole(tmp_path / "joined"), open_client(way.uri)
     experiment = client.create_experiment(run.experiment)
     parent = client.create_run(experiment, run_name="train-and-register-x").info.run_id
-    nested = {
-        name: client.create_run(experiment, tags={PARENT: parent}, run_name=name).info.run_id
-        for name in ("ingest", "summarize")
-    }
+    nested = {"": parent}
+    # As KFP 2.17.0 nested them on a real cluster: a step in the conditions that it depends on.
+    for name, group in (
+        ("summarize", ""),
+        ("exit-handler-1", ""),
+        ("ingest", "exit-handler-1"),
+        ("condition-2", "exit-handler-1"),
+        ("train", "condition-2"),
+    ):
+        made = client.create_run(experiment, tags={PARENT: nested[group]}, run_name=name)
+        nested[name] = made.info.run_id
     monkeypatch.setenv("MLFLOW_TRACKING_URI", way.uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", nested["summarize"])
     run.summarize("http://127.0.0.1:9")
     [found], steps = run.runs(way.uri)
     assert (found.info.run_id, found.info.status) == (parent, "RUNNING")
     assert found.data.tags["trainwright.owner"] == "ranking"
-    assert set(steps) == {*chain(), "summarize"}
-    assert steps["ingest"].info.run_id == nested["ingest"]
-    assert steps["ingest"].data.metrics["seconds"] == 30.0
+    assert set(steps) == {*chain(), "summarize", "exit-handler-1", "condition-2"}
+    for name in ("ingest", "train"):
+        assert steps[name].info.run_id == nested[name]
+        assert (steps[name].data.metrics["seconds"], steps[name].data.tags["trainwright.state"]) == (
+            30.0,
+            "done",
+        )
 
 
 def test_run_on_a_cluster_has_kubeflows_id_its_arguments_images_and_a_link(way: Way, tmp_path: Path) -> None:

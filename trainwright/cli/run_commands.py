@@ -151,10 +151,11 @@ def runs_diff(
     """Compare two runs. Print the arguments, versions and metrics that differ."""
     with reported(as_json):
         from trainwright.local.run_folder import require_run
-        from trainwright.local.run_index import compare_runs, read_run
+        from trainwright.local.run_index import compare_runs, read_arguments, read_run
 
-        one, other = (read_run(require_run(runs, name)) for name in (first, second))
-        found = compare_runs(runs, one, other)
+        folders = [require_run(runs, name) for name in (first, second)]
+        one, other = map(read_run, folders)
+        found = compare_runs(one, other, [*map(read_arguments, folders)])
         if as_json:
             typer.echo(
                 json.dumps({part: [dataclasses.asdict(row) for row in rows] for part, rows in found.items()})

@@ -7,7 +7,7 @@ There is no index besides: a run that is deleted or copied is found where it is.
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -218,9 +218,10 @@ class Difference:
     second: Any
 
 
-def compare_runs(runs: Path, first: RunSummary, second: RunSummary) -> dict[str, list[Difference]]:
-    """Return the differences of two runs: their arguments, versions and metrics."""
-    arguments = [flatten(Request.read(runs / one.run).arguments) for one in (first, second)]
+def compare_runs(
+    first: RunSummary, second: RunSummary, arguments: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Difference]]:
+    """Return the differences of two runs: their ``arguments``, by dotted keys, versions and metrics."""
     versions = [{name: one.version(name)[:12] for name in VERSIONS} for one in (first, second)]
     return {
         "arguments": _differences(*arguments),

@@ -1,5 +1,6 @@
 """Runs on Kubeflow, read and submitted through its API, in the shape of the runs of this machine."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import Any, Literal
 from trainwright.authoring.submission import order, progress, runs
 from trainwright.authoring.submission.connection import Connection, Endpoint, connect
 from trainwright.documents import flatten
-from trainwright.errors import InputError
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.local.run_folder import Task
-from trainwright.local.run_index import RunFilter, RunSummary
+from trainwright.local.run_index import Difference, RunFilter, RunSummary, compare_runs
 from trainwright.retries import RetryPolicy
 from trainwright.service import runs as local
+from trainwright.service.logged import find_logged
 from trainwright.service.runs import RunDetail, RunPage
 from trainwright.service.settings import Settings
 
@@ -63,6 +65,12 @@ def find_run(settings: Settings, run: str) -> RunDetail:
     return local.get_run(settings.runs_folder, run)
 
 
+def diff_runs(settings: Settings, first: str, second: str) -> dict[str, list[Difference]]:
+    """Return the differences of two runs: their arguments, versions and metrics."""
+    both = [find_run(settings, run) for run in (first, second)]
+    return compare_runs(both[0].summary, both[1].summary, [flatten(one.arguments) for one in both])
+
+
 def list_runs(settings: Settings, conditions: RunFilter, *, after: str, limit: int) -> RunPage:
     """Return a page of the API's runs, the newest first, without those that do not fulfil the conditions.
 
@@ -100,10 +108,21 @@ def get_run(settings: Settings, run_id: str) -> RunDetail:
     held = progress.held(run, pipeline) if pipeline and run.state in progress.SUCCEEDED else None
     failed = progress.failed(run, pipeline)
     state, headline = ("held", f"{held.step} held the run") if held else (summary.state, failed)
-    summary = RunSummary.from_json(summary.to_json() | {"state": state, "headline": headline})
-    link = api.place.link(run_id)
+    known = _logged(settings, run_id) if run.state in progress.ENDED else {}
+    summary = RunSummary.from_json(summary.to_json() | {"state": state, "headline": headline} | known)
+    page = flatten(_arguments(run)).get("run.page") or ("/pipeline" if settings.auth == "gateway" else "")
+    link = f"{page.rstrip('/')}/#/runs/details/{run_id}" if page else api.place.link(run_id)
     graph = {step.name: tuple(sorted(step.upstream)) for step in pipeline.steps} if pipeline else {}
     return RunDetail(summary=summary, arguments=_arguments(run), tasks=tuple(tasks), link=link, steps=graph)
+
+
+def _logged(settings: Settings, run_id: str) -> dict[str, Any]:
+    """Return what MLflow knows of a run; nothing if it is away: the page is worth having without it."""
+    with contextlib.suppress(TrainwrightError):
+        if settings.registry and (found := find_logged(settings, run_id)):
+            shown = found.to_json()
+            return {name: shown[name] for name in ("headline", "registered", "metrics", "derivations")}
+    return {}
 
 
 def _arguments(run: runs.Run) -> Mapping[str, Any]:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from trainwright.errors import InputError
 from trainwright.experiment import PromotionRequest, Registry
 from trainwright.local.run_folder import Request, Task, Tasks, require_run
+from trainwright.local.run_index import Lineage
 from trainwright.registry.history import AuditHistory, read_history
 from trainwright.registry.listing import VersionSummary, list_versions, show_version
 from trainwright.registry.promote import PromotionResult, promote
 from trainwright.registry.register import Registration, register
 from trainwright.service import runs
+from trainwright.service.logged import find_logged, find_related
 from trainwright.service.runs import VersionLineage
 from trainwright.service.settings import Settings
 from trainwright.tracking.server import open_client, persist
@@ -87,22 +89,28 @@ def trace(settings: Settings, start: str) -> VersionLineage:
     """Return the lineage of a run's result, a digest, or a registered version such as ``flight-delay/3``.
 
     MLflow knows the digests of a version that no run of this folder registered: of its model, or else of the
-    data that it was trained on.
+    data that it was trained on; and what the steps of the runs that it logged made from what.
 
     Raises:
         InputError: No run here read or made it.
     """
-    name, _, which = start.rpartition("/")
     try:
         return runs.trace(settings.runs_folder, start)
     except InputError:
-        if not (name and settings.registry):
+        if not settings.registry:
             raise
-    tags = get_version(settings, name, which).tags
-    for digest in (tags.get("model_digest", start), tags.get("training_data_digest", start)):
-        with contextlib.suppress(InputError):
-            return runs.trace(settings.runs_folder, digest)
-    raise InputError(f"no run here read or made the model or the training set of {start}", where="runs")
+        name, _, which = start.rpartition("/")
+        tags = get_version(settings, name, which).tags if name else {}
+        run = find_logged(settings, start) if settings.kfp_host and "-" in start else None
+        made = [run.version("model") or run.version("data")] if run else [start]
+        digests = [tags[key] for key in ("model_digest", "training_data_digest") if key in tags] or made
+        for digest in digests:
+            with contextlib.suppress(InputError):
+                return runs.trace(settings.runs_folder, digest)
+        for digest in digests:
+            if related := find_related(settings, digest):
+                return runs.trace_in(Lineage(related), None, digest)
+        raise
 
 
 def register_run(settings: Settings, model: str, run: str, identity: str) -> Registration:

@@ -151,7 +151,7 @@ def get_run(settings: Configured, run: RunId) -> runs.RunDetail:
 def diff_runs(settings: Configured, run: RunId, other: RunId) -> dict[str, list[Difference]]:
     """Compare two runs: the arguments, versions and metrics that differ."""
     with named_in_path():
-        return runs.diff_runs(settings.runs_folder, run, other)
+        return cluster.diff_runs(settings, run, other)
 
 
 @router.get("/runs/{run}/files/{path:path}", response_class=FileResponse)
@@ -193,11 +193,11 @@ def start_run(
         made = cluster.submit(
             settings, name, experiment, texts, date=body.date, key=idempotency_key, identity=identity
         )
-        run, fresh, link = made.run_id, made.fresh, made.link
+        run, fresh = made.run_id, made.fresh
     else:
         values = arguments.of_pipeline(catalog.pipeline(name), experiment, texts, body.date)
         run, fresh = start.start_run(settings, name, values, idempotency_key)
-        link = f"{settings.root_path}{router.prefix}/runs/{run}"
+    link = f"{settings.root_path}{router.prefix}/runs/{run}"
     response.status_code = 201 if fresh else 200
     return StartedRun(run=run, pipeline=name, started=fresh, link=link)
 

@@ -9,11 +9,10 @@ from typing import Any
 from trainwright.artifacts.record import Progress
 from trainwright.local.run_folder import Request, Task, Tasks, newest_progress, require_run
 from trainwright.local.run_index import (
-    Difference,
+    Lineage,
     Node,
     RunFilter,
     RunSummary,
-    compare_runs,
     read_run,
 )
 from trainwright.service.index import index_of
@@ -105,12 +104,6 @@ def get_run(runs: Path, run: str) -> RunDetail:
     )
 
 
-def diff_runs(runs: Path, first: str, second: str) -> dict[str, list[Difference]]:
-    """Return the differences of two runs: their arguments, versions and metrics."""
-    one, other = (read_run(require_run(runs, name)) for name in (first, second))
-    return compare_runs(runs, one, other)
-
-
 def trace(runs: Path, start: str) -> VersionLineage:
     """Return the lineage, in both directions, of a run's result, a registered version, or a digest.
 
@@ -118,8 +111,15 @@ def trace(runs: Path, start: str) -> VersionLineage:
         InputError: No run read or made it, or several versions begin so.
     """
     index = index_of(runs)
-    graph = index.lineage()
-    run = index.find(start)
+    return trace_in(index.lineage(), index.find(start), start)
+
+
+def trace_in(graph: Lineage, run: RunSummary | None, start: str) -> VersionLineage:
+    """Return likewise the lineage in a graph; ``run`` is the run that ``start`` names, None for another name.
+
+    Raises:
+        InputError: As :func:`trace`.
+    """
     digest = graph.find((run.version("model") or run.version("data") or start) if run else start)
     up, down = (
         tuple(LineageNode(depth=depth, node=node) for depth, node in graph.walk(digest, up=up))

@@ -94,7 +94,10 @@ def write_log(log: RunLog, client: "MlflowClient") -> "Run":
     parent = _joined(log, client) if log.joined else _own(log, client)
     parent_id, where = parent.info.run_id, parent.info.experiment_id
     _fill(client, parent, log.run)
-    known = _nested_in(client, parent)
+    # Our own runs are known by our key; those of KFP's plugin by name, the last attempt of a step at the end.
+    known = {
+        run.data.tags.get(HISTORY_KEY) or str(run.info.run_name): run for run in nested_in(client, parent)
+    }
     for step in log.steps:
         run = known.get(step.key) or known.get(step.name)
         if run is None:
@@ -125,11 +128,15 @@ def _joined(log: RunLog, client: "MlflowClient") -> "Run":
     return client.get_run(parent) if parent else run
 
 
-def _nested_in(client: "MlflowClient", parent: "Run") -> dict[str, "Run"]:
-    """Return the runs nested in a run by our key; those that KFP's plugin made, by name."""
+def nested_in(client: "MlflowClient", parent: "Run") -> list["Run"]:
+    """Return the runs nested in a run, the oldest first.
+
+    KFP's plugin nests the run of a step in those of its exit handler and its conditions.
+    """
     query = f"tags.`{PARENT}` = '{parent.info.run_id}'"
-    found = client.search_runs([parent.info.experiment_id], query, max_results=1000)
-    return {run.data.tags.get(HISTORY_KEY) or str(run.info.run_name): run for run in found}
+    found = client.search_runs([parent.info.experiment_id], query, max_results=1000, order_by=["start_time"])
+    groups = [run for run in found if HISTORY_KEY not in run.data.tags]
+    return [*found, *(run for group in groups for run in nested_in(client, group))]
 
 
 def _with_key(client: "MlflowClient", key: str, experiment: str) -> list["Run"]:
