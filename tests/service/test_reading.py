@@ -157,6 +157,6 @@ def test_service_without_a_registry_says_how_to_name_one(tmp_path: Path) -> None
     from tests.service.server import serving
 
     with serving("--runs", tmp_path / "absent", folder=tmp_path) as service:
-        assert service.get("runs") == {"runs": [], "next": ""}
+        assert service.get("runs") == {"runs": [], "next": "", "owners": {}}
         answer = service.call("GET", "models")
         assert (answer.status_code, answer.json()["what"]) == (404, "no registry is configured")

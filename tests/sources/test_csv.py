@@ -290,9 +290,7 @@ def test_decimal_commas_are_read_in_numbers_and_left_in_text(tmp_path: Path) -> 
     assert [str(value) for value in table["d"].to_pylist()] == ["3.10", "None", "-0.50"]
 
 
-@pytest.mark.parametrize(
-    ("order", "first"), [("DMY", "2024-02-01 00:00:00"), ("MDY", "2024-01-02 00:00:00")]
-)
+@pytest.mark.parametrize(("order", "first"), [("DMY", "2024-02-01 00:00:00"), ("MDY", "2024-01-02 00:00:00")])
 def test_dates_with_the_year_last_are_read_in_the_declared_order(
     tmp_path: Path, order: str, first: str
 ) -> None:

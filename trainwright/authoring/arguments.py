@@ -138,7 +138,7 @@ def _read_file(path: Path) -> tuple[Any, str]:
             raise InputError(
                 f"{name} is itself over {below[BASE]!r:.80}; only one level of {BASE} is read",
                 where=where,
-                hint=f"Name {below[BASE]!r:.80} as the {BASE} of {path.name}, and copy the keys of {name} into it.",
+                hint=f"Let {path.name} name {below[BASE]!r:.80}, and copy the keys of {name} into it.",
             )
         data = _merged(below, data)
     return data, where

@@ -14,11 +14,11 @@ from trainwright.local.run_folder import Task
 from trainwright.local.run_index import Difference, RunFilter, RunSummary, compare_runs
 from trainwright.retries import RetryPolicy
 from trainwright.service import runs as local
-from trainwright.service.logged import find_logged
+from trainwright.service.logged import LOGGED, find_logged, get_logged, list_logged
 from trainwright.service.runs import RunDetail, RunPage
 from trainwright.service.settings import Settings
 
-Source = Literal["", "folder", "kubeflow"]
+Source = Literal["", "folder", "kubeflow", "mlflow"]
 
 RETRIES = RetryPolicy(outage_s=5.0, longest_s=2.0)
 """A caller waits for a page: shorter than for a submission of the command line."""
@@ -42,26 +42,37 @@ def _endpoint(settings: Settings) -> Endpoint:
 def find_runs(
     settings: Settings, conditions: RunFilter, *, after: str = "", limit: int = 50, source: Source = ""
 ) -> RunPage:
-    """Return runs of Kubeflow or of the folder; by default of Kubeflow, where it is configured.
+    """Return runs of a source; by default of Kubeflow, where it is configured, else of the folder.
 
     Raises:
-        InputError: No Kubeflow is configured.
+        InputError: The source is not configured.
     """
-    if source == "kubeflow" and not settings.kfp_host:
+    source = source or sources_of(settings)[0]
+    if source == "mlflow":
+        return list_logged(settings, conditions, after=after, limit=limit)
+    if source == "folder":
+        return local.list_runs(settings.runs_folder, conditions, after=after, limit=limit)
+    if not settings.kfp_host:
         raise InputError("no Kubeflow is configured", hint="Start the service with --kfp-host.")
-    if source == "kubeflow" or (settings.kfp_host and not source):
-        return list_runs(settings, conditions, after=after, limit=limit)
-    return local.list_runs(settings.runs_folder, conditions, after=after, limit=limit)
+    return list_runs(settings, conditions, after=after, limit=limit)
+
+
+def sources_of(settings: Settings) -> list[Source]:
+    """Return the configured sources of runs, the default first."""
+    found: list[Source] = ["kubeflow"] if settings.kfp_host else []
+    return [*found, "folder", "mlflow"] if settings.registry else [*found, "folder"]
 
 
 def find_run(settings: Settings, run: str) -> RunDetail:
-    """Return a run of Kubeflow, whose ids are UUIDs, or of the folder, whose names have no hyphen.
+    """Return a run of Kubeflow, whose ids are UUIDs, of MLflow, by either id, or of the folder.
 
     Raises:
         InputError: There is no such run.
     """
     if settings.kfp_host and "-" in run:
         return get_run(settings, run)
+    if settings.registry and ("-" in run or LOGGED.fullmatch(run)):
+        return get_logged(settings, run)
     return local.get_run(settings.runs_folder, run)
 
 
@@ -91,7 +102,8 @@ def list_runs(settings: Settings, conditions: RunFilter, *, after: str, limit: i
         for run, summary in found
         if conditions.state in {"", summary.state} and conditions.has_arguments(flatten(_arguments(run)))
     ]
-    return RunPage(runs=tuple(kept), next=page.next_page_token or "")
+    owners = local.owners_of((str(run.run_id), flatten(_arguments(run))) for run, _ in found)
+    return RunPage(runs=tuple(kept), next=page.next_page_token or "", owners=owners)
 
 
 def get_run(settings: Settings, run_id: str) -> RunDetail:
@@ -113,7 +125,14 @@ def get_run(settings: Settings, run_id: str) -> RunDetail:
     page = flatten(_arguments(run)).get("run.page") or ("/pipeline" if settings.auth == "gateway" else "")
     link = f"{page.rstrip('/')}/#/runs/details/{run_id}" if page else api.place.link(run_id)
     graph = {step.name: tuple(sorted(step.upstream)) for step in pipeline.steps} if pipeline else {}
-    return RunDetail(summary=summary, arguments=_arguments(run), tasks=tuple(tasks), link=link, steps=graph)
+    return RunDetail(
+        summary=summary,
+        arguments=_arguments(run),
+        tasks=tuple(tasks),
+        link=link,
+        source="kubeflow",
+        steps=graph,
+    )
 
 
 def _logged(settings: Settings, run_id: str) -> dict[str, Any]:

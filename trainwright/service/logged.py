@@ -1,31 +1,85 @@
-"""Runs that `summarize` logged in MLflow, and what their steps made from what: the lineage on a cluster."""
+"""Runs that `summarize` logged in MLflow: list, search and show them, and trace what their steps made.
+
+MLflow has the runs of every machine and cluster that logs there. The service knows them by MLflow's id.
+"""
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from trainwright.documents import read_json
-from trainwright.lineage import Derivation, derive
-from trainwright.local.run_index import RunSummary
+from trainwright.documents import canonical, read_json
+from trainwright.errors import InputError
+from trainwright.lineage import VERSIONS, Derivation, derive
+from trainwright.local.run_folder import Task
+from trainwright.local.run_index import RunFilter, RunSummary
+from trainwright.service.runs import RunDetail, RunPage, owners_of
 from trainwright.service.settings import Settings
-from trainwright.tracking.run_log import PARENT, PREFIX, nested_in
+from trainwright.tracking.run_log import PARENT, PREFIX, mlflow_name, nested_in
 from trainwright.tracking.server import open_client, persist
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+LOGGED = re.compile(r"[0-9a-f]{32}")
+"""Ids of runs in MLflow."""
+
 _ANY = "any"
 _DIGEST = re.compile(r"[0-9a-f]{6,64}")
 _MOST = 1000
 """Runs of MLflow that one search returns."""
 
+Result = TypeVar("Result")
+
+
+def list_logged(settings: Settings, conditions: RunFilter, *, after: str, limit: int) -> RunPage:
+    """Return a page of the runs in MLflow that fulfil the conditions, the newest first.
+
+    Raises:
+        InputError: No registry is configured, or MLflow cannot search for a condition.
+    """
+    queries = list(_queries(conditions))
+
+    def read(client: "MlflowClient") -> RunPage:
+        places, order = _experiments(client), ["attributes.start_time DESC"]
+        for query in queries:
+            found = client.search_runs(places, query, 1, limit, order, after or None)
+            if found:
+                break
+        owners = owners_of((run.info.run_id, run.data.params) for run in found)
+        return RunPage(runs=tuple(map(_listed, found)), next=found.token or "", owners=owners)
+
+    return _ask(settings, read)
+
+
+def get_logged(settings: Settings, run_id: str) -> RunDetail:
+    """Return a run by MLflow's or Kubeflow's id, with its arguments as texts and the steps that it executed.
+
+    Raises:
+        InputError: There is no such run.
+    """
+
+    def read(client: "MlflowClient") -> RunDetail:
+        run = client.get_run(run_id) if LOGGED.fullmatch(run_id) else _newest(client, run_id)
+        steps = nested_in(client, run)
+        link = run.data.tags.get(f"{PREFIX}kfp_url", "")
+        return RunDetail(
+            summary=replace(_summary(run, steps), run=run_id),
+            arguments=run.data.params,
+            tasks=tuple(_task(step) for step in steps if f"{PREFIX}step" in step.data.tags),
+            link=link if link.startswith(("http://", "https://")) else "",
+            source="mlflow",
+        )
+
+    return _ask(settings, read)
+
 
 def find_logged(settings: Settings, run_id: str) -> RunSummary | None:
     """Return a run of Kubeflow as MLflow has it; None if it was not logged."""
-    return next(iter(_ask(settings, lambda client: _with_id(client, run_id))), None)
+    return _ask(settings, lambda client: next(_with_id(client, run_id), None))
 
 
 def find_related(settings: Settings, digest: str) -> list[RunSummary]:
@@ -33,12 +87,44 @@ def find_related(settings: Settings, digest: str) -> list[RunSummary]:
 
     ``digest`` is the beginning of one, of at least six digits.
     """
-    return _ask(settings, lambda client: _related(client, digest)) if _DIGEST.fullmatch(digest) else []
+    return _ask(settings, lambda client: list(_related(client, digest))) if _DIGEST.fullmatch(digest) else []
 
 
-def _ask(settings: Settings, search: "Callable[[MlflowClient], Iterator[RunSummary]]") -> list[RunSummary]:
+def _ask(settings: Settings, read: "Callable[[MlflowClient], Result]") -> Result:
     uri = settings.registry_of(_ANY).tracking_uri
-    return persist(lambda: list(search(open_client(uri))), uri, 0)
+    return persist(lambda: read(open_client(uri)), uri, 0)
+
+
+def _queries(conditions: RunFilter) -> Iterator[str]:
+    """Yield a query for each kind of version that the digest can be: MLflow has no OR.
+
+    Raises:
+        InputError: A condition has a mark that MLflow's queries cannot quote.
+    """
+    arguments = {mlflow_name(key): value for key, value in conditions.arguments.items()}
+    texts = {key: value if isinstance(value, str) else canonical(value) for key, value in arguments.items()}
+    wanted = [f"params.`{key}` = '{text}'" for key, text in texts.items()]
+    wanted += [f"tags.`{PREFIX}state` = '{conditions.state}'"] if conditions.state else []
+    pipeline = f"= '{conditions.pipeline}'" if conditions.pipeline else "LIKE '%'"  # steps have no such tag
+    wanted += [f"tags.`{PREFIX}pipeline` {pipeline}"]
+    if wrong := [text for text in wanted if text.count("'") != 2]:  # noqa: PLR2004
+        raise InputError(f"MLflow cannot search for a value with an apostrophe: {wrong[0]:.200}")
+    if not conditions.digest:
+        yield " AND ".join(wanted)
+    elif _DIGEST.fullmatch(conditions.digest):
+        for name in VERSIONS:
+            yield " AND ".join([*wanted, f"tags.`{PREFIX}{name}_digest` LIKE '{conditions.digest}%'"])
+    else:
+        raise InputError(
+            f"expected a digest, at least 6 of its digits from 0 to f; found {conditions.digest!r:.80}",
+            where="version",
+        )
+
+
+def _newest(client: "MlflowClient", run_id: str) -> "Run":
+    for run in _search(client, f"tags.`{PREFIX}run` = '{run_id}'"):
+        return run
+    raise InputError(f"MLflow has no run {run_id!r}", where="run", hint="It is logged when it has ended.")
 
 
 def _with_id(client: "MlflowClient", run_id: str) -> "Iterator[RunSummary]":
@@ -70,8 +156,38 @@ def _related(client: "MlflowClient", start: str) -> "Iterator[RunSummary]":
 
 
 def _search(client: "MlflowClient", query: str) -> "list[Run]":
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    return list(client.search_runs(experiments, query, max_results=_MOST))
+    return list(client.search_runs(_experiments(client), query, max_results=_MOST))
+
+
+def _experiments(client: "MlflowClient") -> list[str]:
+    return [one.experiment_id for one in client.search_experiments()]
+
+
+def _listed(run: "Run") -> RunSummary:
+    tags = run.data.tags
+    made = {name: tags[f"{PREFIX}{name}_digest"] for name in VERSIONS if f"{PREFIX}{name}_digest" in tags}
+    derivations = (Derivation(step="", inputs={}, outputs=made),)
+    return replace(_summary(run, []), run=run.info.run_id, derivations=derivations)
+
+
+def _task(step: "Run") -> Task:
+    tags = {name.removeprefix(PREFIX): value for name, value in step.data.tags.items()}
+    errors = {"what": "error_text", "hint": "error_hint"}
+    return Task(
+        step=str(step.info.run_name),
+        state=tags.get("state", ""),
+        environment=tags.get("environment", ""),
+        started=_time(step.info.start_time),
+        seconds=step.data.metrics.get("seconds", 0.0),
+        headline=tags.get("headline", ""),
+        decision=tags.get("decision", ""),
+        verb=tags["step"],
+        error={key: tags[tag] for key, tag in errors.items() if tag in tags},
+    )
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _summary(run: "Run", steps: "list[Run]") -> RunSummary:
@@ -79,8 +195,9 @@ def _summary(run: "Run", steps: "list[Run]") -> RunSummary:
     return RunSummary(
         run=tags.get("run", run.info.run_name),
         pipeline=tags.get("pipeline", ""),
-        created=datetime.fromtimestamp(run.info.start_time / 1000, UTC).isoformat(timespec="seconds"),
+        created=_time(run.info.start_time),
         state=tags.get("state", ""),
+        seconds=run.data.metrics.get("seconds", 0.0),
         headline=tags.get("headline", ""),
         registered=tags.get("registered", "").replace(" version ", "/"),
         metrics={name: value for name, value in run.data.metrics.items() if name != "seconds"},

@@ -26,7 +26,7 @@ from trainwright.experiment import PromotionRequest
 from trainwright.lineage import VERSIONS
 from trainwright.local.processes import tail
 from trainwright.local.run_folder import LOG, Task, record_of, require_run
-from trainwright.local.run_index import Difference, RunSummary
+from trainwright.local.run_index import Difference
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
@@ -56,9 +56,6 @@ _VALUE = 2000
 
 _ROWS, _BOXES, _ROW_BOXES = 200, 60, 6
 """Most rows of a table of a lineage, most boxes of its graph, and most of them beside each other."""
-
-OWNER = "run.owner"
-"""The argument that names the owner of a run."""
 
 _PAGE = 50
 """Runs of one page."""
@@ -185,22 +182,17 @@ def list_page(
     found = routes.list_runs(settings, **query, after=after, limit=_PAGE, source=source)
     searched = any(query.values())
     chosen = {name: value for name, value in query.items() if value}
-    source = source or ("kubeflow" if settings.kfp_host else "folder")
-    chosen |= {"source": source} if settings.kfp_host else {}
+    sources = cluster.sources_of(settings)
+    source = source or sources[0]
+    chosen |= {"source": source} if len(sources) > 1 else {}
     return _render(
         request, "runs", "Runs", "Runs", runs=found.runs, query=query, searched=searched, source=source,
-        kubeflow=bool(settings.kfp_host), folder=settings.runs,
-        owners=_owners(settings.runs_folder, found.runs) if source == "folder" else {},
+        sources=sources, folder=settings.runs,
+        owners=found.owners,
         total=index_of(settings.runs_folder).count() if source == "folder" else None,
         newest=f"?{urlencode(chosen, doseq=True)}" if after else "",
         older=f"?{urlencode(chosen | {'after': found.next}, doseq=True)}" if found.next else "",
     )  # fmt: skip
-
-
-def _owners(folder: Path, listed: Sequence[RunSummary]) -> dict[str, str]:
-    """Return the owner of each run that names one."""
-    arguments = ((one.run, index_of(folder).arguments(one.run)) for one in listed)
-    return {run: str(named[OWNER]) for run, named in arguments if named.get(OWNER)}
 
 
 @dataclass
@@ -232,14 +224,14 @@ class _StepView:
 def run_page(request: Request, settings: Configured, run: RunId) -> Response:
     """Show a run: its state, steps, reports, metrics and arguments."""
     detail = routes.get_run(settings, run)
-    one = detail.summary
-    steps = list(_steps(detail, None if detail.link else require_run(settings.runs_folder, run)))
+    one, here = detail.summary, detail.source == "folder"
+    steps = list(_steps(detail, require_run(settings.runs_folder, run) if here else None))
     failed = next((task for task in detail.tasks if task.state == "failed"), None)
-    again = "" if detail.link else f"trainwright run {one.pipeline} --runs {settings.runs} --run {one.run}"
+    again = f"trainwright run {one.pipeline} --runs {settings.runs} --run {one.run}" if here else ""
     return _render(
         request, "run", "Runs", f"Run {run} {one.state}", one=one, live=one.state == "running", detail=detail,
         error=_error(failed.error, failed.step, again) if failed else _error({}),
-        owner=str(flatten(detail.arguments).get(OWNER, "")),
+        owner=str(flatten(detail.arguments).get(runs.OWNER, "")),
         start=one.version("model") or one.version("data"), steps=steps, graph=_step_graph(detail, steps),
         files=f"{_root(request)}/api/v1/runs/{run}/files",
         traced={digest for made in one.derivations for digest in (made.inputs | made.outputs).values()},

@@ -1,7 +1,7 @@
 """Read runs of the folder and of Kubeflow: list, search, show, compare; trace versions; open reports."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,22 @@ from trainwright.local.run_index import (
 from trainwright.service.index import index_of
 from trainwright.service.problems import PathNotFound
 
+OWNER = "run.owner"
+"""The argument that names the owner of a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunPage:
-    """Some runs, the newest first; ``next`` continues the list after them, empty at its end."""
+    """Some runs, the newest first.
+
+    Attributes:
+        next: Continues the list after them; empty at its end.
+        owners: Owner by run, of those that name one.
+    """
 
     runs: tuple[RunSummary, ...]
     next: str
+    owners: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,7 @@ class RunDetail:
         steps: Every step, with those that it waits for; empty for a run of an earlier release.
         progress: Progress of running trainings by step.
         link: The run's page in Kubeflow; empty for one of this machine.
+        source: Where it was read: ``folder``, ``kubeflow`` or ``mlflow``.
         continues: The earlier run whose arguments it changed; empty if there is none.
     """
 
@@ -44,6 +54,7 @@ class RunDetail:
     tasks: tuple[Task, ...]
     progress: Mapping[str, Progress] = field(default_factory=dict)
     link: str = ""
+    source: str = "folder"
     continues: str = ""
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -76,7 +87,14 @@ def list_runs(runs: Path, conditions: RunFilter, *, after: str = "", limit: int 
         and (not conditions.arguments or conditions.has_arguments(index.arguments(one.run)))
     )
     found = list(itertools.islice(matching, limit + 1))
-    return RunPage(runs=tuple(found[:limit]), next=found[limit - 1].run if len(found) > limit else "")
+    shown = tuple(found[:limit])
+    owners = owners_of((one.run, index.arguments(one.run)) for one in shown)
+    return RunPage(runs=shown, next=shown[-1].run if len(found) > limit else "", owners=owners)
+
+
+def owners_of(arguments: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """Return the owner of each run whose arguments, by dotted keys, name one."""
+    return {run: str(named[OWNER]) for run, named in arguments if named.get(OWNER)}
 
 
 def get_run(runs: Path, run: str) -> RunDetail:

@@ -17,6 +17,7 @@ from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import canonical, flatten
 from trainwright.errors import InputError, TrainwrightError, clean, last_record
 from trainwright.experiment import RunSettings
+from trainwright.lineage import VERSIONS
 from trainwright.redaction import redacted
 from trainwright.storage import read_bytes
 from trainwright.summarize.outcome import (
@@ -220,9 +221,7 @@ def _tags(run: Run, settings: RunSettings) -> dict[str, str]:
         "state": state_of(run),
         "decision": decision_of(run),
         "headline": headline(run),
-        "data_digest": made.get("data", ""),
-        "model_digest": made.get("model", ""),
-        "source_digest": made.get("source", ""),
+        **{f"{name}_digest": made.get(name, "") for name in VERSIONS},
         "registered": registered.headline.partition(",")[0] if registered else "",
         "git_sha": commit,
         "owner": settings.owner,
