@@ -46,7 +46,9 @@ def list_logged(settings: Settings, conditions: RunFilter, *, after: str, limit:
     def read(client: "MlflowClient") -> RunPage:
         places, order = _experiments(client), ["attributes.start_time DESC"]
         for query in queries:
-            found = client.search_runs(places, query, 1, limit, order, after or None)
+            found = client.search_runs(
+                places, query, max_results=limit, order_by=order, page_token=after or None
+            )
             if found:
                 break
         owners = owners_of((run.info.run_id, run.data.params) for run in found)
