@@ -96,8 +96,10 @@ def infer_date_order(rows: pa.Table) -> tuple[str, str]:
     """
     orders, unclear = set(), ""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
-        values = pc.unique(column.drop_null()) if pa.types.is_string(column.type) else ()
-        parts = pc.extract_regex(values, _YEAR_LAST) if len(values) else values
+        if not pa.types.is_string(column.type):
+            continue
+        values = pc.unique(column.drop_null())
+        parts = pc.extract_regex(values, _YEAR_LAST)
         if not len(parts) or parts.null_count:
             continue
         day_first = _above_12(parts, "first") or "." in values[0].as_py()
