@@ -30,8 +30,9 @@ data:
   label: late
   classes: ["no", "yes"]
   splits: {train: {fraction: 0.7}, evaluate: {fraction: 0.3}}
+  split_seed: 3
 schema_file: schema.pbtxt
-validation: {on_missing_baseline: bootstrap}
+validation: {on_missing_baseline: bootstrap, min_label_share: 0.05, on_data_hold: stop}
 network: {kind: trees, rounds: 40}
 evaluation: {missing_baseline: bootstrap}
 registry: {model: late, tracking_uri: "sqlite:///../runs/mlflow.db"}
@@ -145,12 +146,15 @@ def versions(clone: Clone) -> list[str]:
     return [one["version"] for one in json.loads(listed)]
 
 
-def test_run_of_an_earlier_commit_with_changes_is_identical(clone: Clone, tmp_path: Path) -> None:
+def test_version_of_an_earlier_commit_with_changes_is_identical_from_mlflow_alone(
+    clone: Clone, tmp_path: Path
+) -> None:
+    log_patch(clone)
     before = versions(clone)
-    code, made = clone.reproduce(clone.run, tmp_path / "again")
-    assert (code, made["verdict"], made["commit"]) == (0, IDENTICAL, clone.commit)
-    steps = {step["step"]: step["verdict"] for step in made["steps"]}
-    assert {"resolve", "ingest", "validate", "join", "train", "evaluate"} <= steps.keys()
+    uri = json.loads(clone.registry)["tracking_uri"]
+    code, made = clone.reproduce("late@candidate", tmp_path / "again", "--uri", uri)
+    assert (code, made["of"], made["verdict"], made["commit"]) == (0, "late/1", IDENTICAL, clone.commit)
+    assert {step["step"] for step in made["steps"]} == {"ingest", "validate", "join", "train", "evaluate"}
     ingested = Record.read(Path(made["run"]) / "ingest/snapshot")
     assert "DATA" in ingested.headline, "the uncommitted change was applied"
     recorded = Record.read(clone.runs / clone.run / "ingest/snapshot")
@@ -160,12 +164,25 @@ def test_run_of_an_earlier_commit_with_changes_is_identical(clone: Clone, tmp_pa
     assert git(clone.folder, "status", "--short") == ""
 
 
-def test_registered_version_is_reproduced_from_mlflow_alone(clone: Clone, tmp_path: Path) -> None:
-    log_patch(clone)
-    uri = json.loads(clone.registry)["tracking_uri"]
-    code, made = clone.reproduce("late@candidate", tmp_path / "again", "--uri", uri)
-    assert (code, made["of"], made["verdict"]) == (0, "late/1", IDENTICAL)
-    assert {step["step"] for step in made["steps"]} == {"ingest", "validate", "join", "train", "evaluate"}
+def test_run_whose_stored_seed_was_changed_differs_where_the_seed_is_used(
+    clone: Clone, tmp_path: Path
+) -> None:
+    request = clone.runs / clone.run / "run.json"
+    before = request.read_text()
+    edit(request, '"split_seed": 3', '"split_seed": 4')
+    edit(request, '"min_label_share": 0.05', '"min_label_share": 0.45')  # the gate ends the repetition early
+    try:
+        code, error = clone.reproduce(clone.run, tmp_path / "again")
+    finally:
+        request.write_text(before)
+    made = json.loads((tmp_path / "again" / "reproduction.json").read_text())
+    assert (code, made["verdict"], made["reason"]) == (12, DIFFERENT, error["what"])
+    assert made["reason"] == "different at ingest: configuration split_seed was 3, now 4"
+    steps = {step["step"]: step for step in made["steps"]}
+    assert steps["resolve"]["verdict"] == IDENTICAL
+    recorded, repeated = steps["ingest"]["outputs"]["data"]
+    assert recorded == from_folder(clone.runs, clone.run).records["ingest"].outputs["data"] != repeated
+    assert "in the repetition" in steps["train"]["reason"]
 
 
 def log_patch(clone: Clone) -> None:
