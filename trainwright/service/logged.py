@@ -52,7 +52,9 @@ def list_logged(settings: Settings, conditions: RunFilter, *, after: str, limit:
             if found:
                 break
         owners = owners_of((run.info.run_id, run.data.params) for run in found)
-        return RunPage(runs=tuple(map(_listed, found)), next=found.token or "", owners=owners)
+        token = found.token or ""  # bytes from a database, text from a server
+        token = token.decode() if isinstance(token, bytes) else token
+        return RunPage(runs=tuple(map(_listed, found)), next=token, owners=owners)
 
     return _ask(settings, read)
 
