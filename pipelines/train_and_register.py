@@ -136,7 +136,9 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
             epochs=given["epochs"],
             min_auc=given["min_auc"],
             claim=given["claim"],
-            **{name: given[name] for name in ("tuning",) if name in given},
+            run=given["run"],
+            pipeline=name,
+            **{key: given[key] for key in ("tuning",) if key in given},
         )
         # Never cached: it looks up the Feast service, whose registry may have changed.
         tasks.configure(configured, cpu="500m", memory="1G", cached=False, store=False)
@@ -160,7 +162,9 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
             store=True,
         )
         _read_outside(resolved)
-        production_now = _look(get_production_model(registry=section["server"]), store=False)
+        production_now = _look(
+            get_production_model(registry=section["server"], budget=section["budget"]), store=False
+        )
         tasks.grant_mlflow(production_now, MLFLOW)
 
         ingested = ingest(
@@ -201,7 +205,8 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
 
             trained = _trained(joined, configured, given["claim"], tuned="tuning" in given)
 
-            # Beside the training, not after it.
+            # Beside the training, not after it. Its inputs make the whole group wait for
+            # get_production_model, so no training is submitted beyond a budget.
             scored = score(
                 training_set=joined.outputs["training_set"],
                 data_version=joined.outputs["Output"],

@@ -25,6 +25,8 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     epochs: int = 0,
     min_auc: float = 0.0,
     claim: str = "",
+    run: dict = {},  # noqa: B006
+    pipeline: str = "",
     tuning: dict = None,  # type: ignore[assignment]  # noqa: RUF013 - kfp knows no union
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Configured",
@@ -47,6 +49,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         ("registry", dict),
         ("server", dict),
         ("tuning", dict),
+        ("budget", dict),
     ],
 ):
     """Check the whole configuration of a run before any other step starts, and report all errors together.
@@ -73,6 +76,8 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         epochs: Overrides ``training.epochs``.
         min_auc: Overrides ``evaluation.min_auc``: the smallest accepted AUC.
         claim: Overrides ``resources.claim``.
+        run: Prices and budget of the run: the section ``run``.
+        pipeline: Name of the pipeline, which a budget may be for.
         tuning: Search of hyperparameters; only of a pipeline that has `tune`.
 
     Returns:
@@ -81,7 +86,8 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         for none. baseline: Accepted baseline; empty for none. serving: Log of served rows; empty for
         none. split: Split that the model is judged on.
         columns: Columns that the source has to have, by the keys that name them.
-        server: Registered model and address of MLflow. The others: the sections, each with the keys that its
+        server: Registered model and address of MLflow. budget: What the jobs can cost, and the shared budgets
+        that this counts against. The others: the sections, each with the keys that its
         step reads.
     """
     from pathlib import Path
@@ -102,6 +108,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
             "training": training,
             "resources": resources,
             "evaluation": evaluation,
+            "run": run,
             **({} if tuning is None else {"tuning": tuning}),
         }
         overrides = Overrides(
@@ -113,6 +120,6 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
             min_auc=min_auc,
             claim=claim,
         )
-        made = check_service(check(sections, overrides, Path(configuration.path)))
+        made = check_service(check(sections, overrides, Path(configuration.path), pipeline))
         describe("configure", configuration)
     return made

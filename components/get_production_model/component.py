@@ -12,8 +12,11 @@ def get_production_model(
     registry: dict,
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
+    budget: dict = {},  # noqa: B006 - the default of a component's input
 ) -> NamedTuple("Production", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
     """Ask the registry what is in production, so that everything after it can be cached on the answer.
+
+    It also sums the shared budgets of the run, whose costs MLflow has: no training is submitted beyond one.
 
     Never cache this step itself: what is in production is nothing that the cache's key could know.
 
@@ -21,6 +24,7 @@ def get_production_model(
         registry: Name of the registered model and address of MLflow: the section ``registry``.
         record: What was asked and found.
         summary: The version, in one line.
+        budget: What the jobs of the run can cost, and the budgets that this counts against; from `configure`.
 
     Returns:
         model_version: Digest of the model's manifest. source: Where its files are. registered: Number of the
@@ -31,10 +35,12 @@ def get_production_model(
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
+    from trainwright.get_production_model.budget import check_budgets
     from trainwright.get_production_model.production_version import get_production_model as ask
 
     with reported("get_production_model"):
         section = Registry.parse(registry, "parameter registry")
+        check_budgets(budget, section)
         found = ask(section, Path(record.path), Path(summary.path))
         describe("get_production_model", record, summary)
     return (found.model, found.source, found.version)

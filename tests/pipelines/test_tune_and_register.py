@@ -16,8 +16,9 @@ TUNING: dict[str, Any] = {
     "space": {"training.learning_rate": {"float": [1e-7, 2e-7], "log": True}},
     "sampler": "random",
     "pruner": {"kind": "none"},
-    "trials": 1,
+    "trials": 3,
     "parallel": 2,
+    "cost": 1e-9,
     "confirm": {"top": 1, "seeds": 3, "level": 0.3},
 }
 
@@ -32,7 +33,8 @@ def config(tmp_path: Path) -> Path:
     experiment["evaluation"] = {"missing_baseline": "bootstrap"}
     experiment["registry"]["tracking_uri"] = f"sqlite:///{tmp_path}/mlflow.db"
     path = tmp_path / "experiment.yaml"
-    path.write_text(yaml.safe_dump(experiment | {"tuning": TUNING}))
+    run = {"prices": {"version": "1", "currency": "EUR", "cpu_hour": 3600.0}}
+    path.write_text(yaml.safe_dump(experiment | {"tuning": TUNING, "run": run}))
     return path
 
 
@@ -44,6 +46,12 @@ def test_search_that_finds_nothing_better_trains_and_registers_the_default(
     seen = tasks(events(done))
     study = json.loads((Path(seen["tune"]["outputs"]["study"]["uri"]) / "study.json").read_text())
     assert study["confirmation"]["outcome"] == "no better"
+    assert study["ended"] == "budget of 1e-09 in cost"
+    assert len(study["trials"]) == 2, "none starts after the first two"
+    assert study["tuning"]["job_hour"] == 2 * 3600.0
+    costs = json.loads((Path(seen["summarize"]["outputs"]["run"]["uri"]) / "cost.json").read_text())["steps"]
+    searched = next(step["cost"] for step in costs if step["step"] == "tune")
+    assert searched == study["cost"] > sum(trial["cost"] for trial in study["trials"]) > 0
     model = Model.read(Path(seen["train"]["outputs"]["model"]["uri"]))
     assert model.config["training"]["learning_rate"] == 0.01
     assert seen["register"]["state"] == "done"

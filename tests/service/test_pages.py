@@ -41,6 +41,7 @@ PAGES = (
     "/runs/missing",
     "/compare",
     f"/compare?run={DONE}&run={OTHER}",
+    "/cost?since=2026-11-01",
     "/lineage",
     f"/lineage?of={DATA[:12]}",
     "/models",
@@ -294,6 +295,20 @@ def test_pages_of_a_long_list_hold_each_run_once(tmp_path: Path) -> None:
             older = re.search(r'href="([^"]+)" rel="next"', page)
             path = f"/runs{html.unescape(older[1])}" if older else ""
     assert seen == sorted((f"run{number:03}" for number in range(120)), reverse=True)
+
+
+def test_cost_page_and_api_sum_the_runs_since_a_day(filled: Site) -> None:
+    path = "/api/v1/cost?by=model&since=2026-11-01"
+    [group] = filled.service.call("GET", path).json()
+    # Five runs of 1 each, the one with another seed of 2, each with 0.25 idle.
+    expected = {"value": "flight_late", "currency": "EUR", "runs": 5, "cost": 6.0, "waste": {"idle": 1.25}}
+    assert group == expected
+    status, page = filled.send("/cost?by=owner&since=2026-11-01")
+    assert status == 200
+    assert '<td class="number">6</td><td>EUR</td><td class="number">5</td>' in page
+    assert "<dt>Cost</dt><dd>1 EUR</dd>" in filled.send(f"/runs/{DONE}")[1]
+    assert "No run since 2030-01-01 has a cost" in filled.send("/cost?since=2030-01-01")[1]
+    assert filled.send("/cost?since=yesterday")[0] == 400
 
 
 def test_run_of_kubeflow_is_listed_and_shown_with_a_link(tmp_path: Path) -> None:

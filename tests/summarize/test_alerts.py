@@ -121,6 +121,8 @@ def test_failed_run_posts_step_error_and_next_step_to_the_url_of_the_file(
         "registered": "",
         "metrics": {},
         "link": str(tmp_path / "out" / "page.html"),
+        "cost": "",
+        "over_budget": [],
     }
     assert hook.paths == ["/services/T0/s3cretpath"]
     assert hook.headers[0]["Content-Type"] == "application/json"

@@ -35,7 +35,8 @@ from trainwright.tracking.server import open_client
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 CREATED = "2026-11-20T09:59:00+00:00"
-SECTION = {"owner": "ranking", "cost_centre": "4711"}
+PRICES = {"version": "7", "currency": "EUR", "cpu_hour": 3600}
+SECTION = {"owner": "ranking", "cost_centre": "4711", "prices": PRICES}
 ARGUMENTS = {
     "training": {"epochs": 3, "betas": [0.9, 0.999], "guards": {}},
     "registry": {"tracking_uri": "…"},
@@ -81,7 +82,7 @@ class Folder:
             measures = [{"name": "auc", "value": 0.75}, {"name": "slice/a/auc", "value": 0.7}]
             self._write("evaluate/verdict/measured.json", measures=measures)
         if "train" in states:
-            self._write("train/model/model.json", metrics={"train_loss": 0.25, "cost": 1.5})
+            self._write("train/model/model.json", metrics={"train_loss": 0.25})
 
     def _write(self, path: str, **document: Any) -> None:
         (self.path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -125,19 +126,23 @@ def test_finished_run_is_one_run_with_a_nested_one_for_each_step(
         ("training.betas", "[0.9,0.999]"),
         ("commit", "abc123-dirty"),
     }
-    assert parent.data.metrics == {"auc": 0.75, "train_loss": 0.25, "cost": 1.5, "seconds": 390.0}
+    # 31 s a step at 1 a second and core: four with a core, train with two, register with half of one.
+    cost = 31 * (4 + 2 + 0.5)
+    assert parent.data.metrics == {"auc": 0.75, "train_loss": 0.25, "cost": cost, "seconds": 390.0}
     tags = {name.removeprefix("trainwright."): value for name, value in parent.data.tags.items()}
     made = chain()
     expected = {
         "pipeline": "train_and_register", "run": "0192f3", "state": "done", "decision": "HOLD",
-        "owner": "ranking", "cost_centre": "4711", "cost": "1.5", "git_sha": "abc123-dirty",
+        "owner": "ranking", "cost_centre": "4711", "git_sha": "abc123-dirty",
+        "cost": f"{cost:g}", "currency": "EUR", "prices": "7",
         "data_digest": made["ingest"].outputs["data"], "model_digest": made["train"].outputs["model"],
         "mlflow.user": "ranking", "mlflow.source.git.commit": "abc123",
     }  # fmt: skip
     assert {name: tags.get(name) for name in expected} == expected
     assert set(steps) == set(made)
     assert {step.data.tags[PARENT] for step in steps.values()} == {parent.info.run_id}
-    assert steps["evaluate"].data.metrics == {"auc": 0.75, "slice/a/auc": 0.7, "seconds": 30.0}
+    expected_metrics = {"auc": 0.75, "slice/a/auc": 0.7, "seconds": 30.0, "cost": 31.0}
+    assert steps["evaluate"].data.metrics == expected_metrics
     assert steps["validate"].data.tags["trainwright.decision"] == "HOLD"
     assert steps["ingest"].info.end_time - steps["ingest"].info.start_time == 30_000
     text = Path(open_client(uri).download_artifacts(parent.info.run_id, "source.patch", str(tmp_path)))

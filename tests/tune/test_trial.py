@@ -59,7 +59,8 @@ def test_trial_stopped_and_resumed_ends_as_an_undisturbed_one(training_set: Path
 
     assert finish(stopped) == metrics
     assert stopped.curves.evaluations == undisturbed.curves.evaluations
-    figures = stopped.figures(priced=False)
+    figures = stopped.figures(3600.0)
+    assert figures["cost"] == stopped.curves.seconds > 0
     assert (figures["attempts"], figures["steps"], figures["total"]) == (2, 1200, 1200)
     assert {path.name for path in (tmp_path / "encoded").iterdir()} == encoded
     assert not (tmp_path / "1" / TRIAL_DIRECTORY).exists()
@@ -86,7 +87,7 @@ def test_diverged_trial_is_infeasible_and_does_not_start_again(training_set: Pat
     assert failure.infeasible
     assert not failure.rejected
     assert finish(diverged) == failure
-    assert diverged.figures(priced=False)["attempts"] == 1
+    assert diverged.figures(None)["attempts"] == 1
 
 
 def test_rejected_configuration_is_infeasible_without_a_job(training_set: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "defined for regression, and the target is binary",
     ),
-    "cost without a price": ({"cost": 5}, {}, "training.tracking.gpu_hour"),
+    "cost without a price": ({"cost": 5}, {}, "needs prices, run.prices"),
     "kind auto with rungs": ({"pruner": {}}, {"network": {"kind": "auto"}}, "network.kind auto has no rungs"),
     "no rows held out": ({}, {"training": {"guards": {"early_stopping": "never"}}}, "no rows are held out"),
     "batch that processes cannot share": (
@@ -92,7 +92,7 @@ def test_search_that_cannot_work_is_rejected_before_the_first_trial(
 def test_all_errors_are_reported_together(tmp_path: Path, training_set: Path) -> None:
     said = rejection(tmp_path, training_set, TUNING | {"metric": "held_out_rmse", "cost": 5, "study": "x"})
     assert "held_out_rmse" in said
-    assert "gpu_hour" in said
+    assert "run.prices" in said
     assert "tuning.storage" in said
 
 

@@ -4,6 +4,7 @@ Each is a frozen dataclass, stored as JSON and identified by the SHA-256 of its 
 unknown fields and versions.
 """
 
+from trainwright.artifacts.cost import JobUsage, RunCost, Spending, StepCost
 from trainwright.artifacts.model import Model, ModelFile, Trial
 from trainwright.artifacts.record import Environment, Progress, Record
 from trainwright.artifacts.snapshot import (
@@ -26,16 +27,20 @@ __all__ = [
     "Column",
     "ColumnKind",
     "Environment",
+    "JobUsage",
     "Listing",
     "Model",
     "ModelFile",
     "PinnedSource",
     "Progress",
     "Record",
+    "RunCost",
     "Snapshot",
     "SnapshotFile",
     "SnapshotTarget",
     "SourceFile",
+    "Spending",
+    "StepCost",
     "TargetKind",
     "Trial",
 ]

@@ -117,8 +117,17 @@ def load(config: Config, changes: Mapping[str, Any] | None = None) -> Experiment
     data, where = _read_file(config) if isinstance(config, Path) else (dict(config), "config")
     if changes:
         data = _merged(data, dict(changes))
+    if isinstance(data, dict) and isinstance(run := data.get("run"), dict):
+        data["run"] = _with_prices(run, _folder(config))
     credentials.require_none(data, where=where)
     return Experiment.check(data, where=where)
+
+
+def _with_prices(run: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Replace the name of a price file by its content: steps on a cluster cannot read it."""
+    if not isinstance(name := run.get("prices"), str):
+        return run
+    return run | {"prices": plain(folder / name, "the price file of run.prices", "See docs/cost.md.")}
 
 
 def _read_file(path: Path) -> tuple[Any, str]:
@@ -220,7 +229,7 @@ def _schema(experiment: Experiment, config: Config) -> str:
     """Return the place of the schema; empty without one. A first run may write it there."""
     if not experiment.schema_file:
         return ""
-    schema = _absolute(experiment.schema_file, _folder(config))
+    schema = absolute(experiment.schema_file, _folder(config))
     is_written = experiment.validation.on_missing_schema == "bootstrap" and not os.path.lexists(schema)
     if "://" not in schema and not is_written:
         try:
@@ -278,8 +287,8 @@ def read_registry(name: str, path: Path | None, audit: str, uri: str) -> str:
         InputError: As :func:`load`; or there is neither a file nor an address.
     """
     here = Path.cwd()
-    options = {"tracking_uri": _absolute(uri, here)} if uri else {}
-    options |= {"audit": _absolute(audit, here)} if audit else {}
+    options = {"tracking_uri": absolute(uri, here)} if uri else {}
+    options |= {"audit": absolute(audit, here)} if audit else {}
     if path is not None:
         registry = _absolute_paths(load(path).registry, _REGISTRY_PATHS, path.resolve().parent)
         options = registry.model_dump(mode="json") | options
@@ -307,11 +316,11 @@ def read_text_form(path: Path) -> str:
 
 def _absolute_paths(section: _Section, names: Sequence[str], folder: Path) -> _Section:
     """Make the paths in a section absolute; those that are absent stay so."""
-    paths = {name: _absolute(path, folder) for name in names if (path := getattr(section, name))}
+    paths = {name: absolute(path, folder) for name in names if (path := getattr(section, name))}
     return section.model_copy(update=paths)
 
 
-def _absolute(uri: str, folder: Path) -> str:
+def absolute(uri: str, folder: Path) -> str:
     """Make a path absolute, relative to the experiment file; also the file of an embedded SQLite database."""
     if uri.startswith(SQLITE):
         return SQLITE + os.path.abspath(folder / uri.removeprefix(SQLITE))

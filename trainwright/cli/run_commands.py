@@ -5,6 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from trainwright.errors import InputError, ModelRefused, clean
 from trainwright.redaction import printable
 
 if TYPE_CHECKING:
+    from trainwright.artifacts.cost import Spending
     from trainwright.local.run_index import Node, RunSummary
     from trainwright.reproduce.recorded_run import RecordedRun
     from trainwright.reproduce.reproduce import Reproduction
@@ -84,12 +86,24 @@ def _print_runs(shown: Sequence["RunSummary"]) -> None:
             one.version("data")[:_DIGITS] or "-",
             one.registered or one.version("model")[:_DIGITS] or "-",
             one.main_metric or "-",
+            one.price or "-",
             printable(one.headline)[:_HEADLINE],
         )
         for one in shown
     ]
     if rows:
-        header = ("run", "created, UTC", "pipeline", "state", "time", "data", "model", "metric", "result")
+        header = (
+            "run",
+            "created, UTC",
+            "pipeline",
+            "state",
+            "time",
+            "data",
+            "model",
+            "metric",
+            "cost",
+            "result",
+        )
         typer.echo(table([header, *rows]))
 
 
@@ -136,9 +150,69 @@ def runs_show(run: RunId, runs: Runs = RUNS, as_json: Json = False) -> None:
                 typer.echo(f"{name:<13}{digest}")
         if one.registered:
             typer.echo(f"{'registered':<13}{one.registered}")
+        if one.price:
+            typer.echo(f"{'cost':<13}{one.price}")
+            for reason, lost in one.waste.items():
+                typer.echo(f"{f'  {reason}':<13}{lost:,.4g} lost")
         for task in tasks:
             for page in task.pages():
                 typer.echo(f"{'report':<13}{short_path(page)}")
+
+
+@app.command("cost")
+def runs_cost(
+    by: Annotated[str, typer.Option(help="owner, cost_centre, pipeline or model.")] = "owner",
+    since: Annotated[str, typer.Option(help="First day, UTC. Default: the first of this month.")] = "",
+    runs: Runs = RUNS,
+    uri: Annotated[str, typer.Option(help="MLflow's address, instead of the runs of this machine.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Sum the cost of runs, and what of it was lost."""
+    with reported(as_json):
+        from trainwright.artifacts.cost import GROUPS, sum_by, waste_line
+
+        if by not in GROUPS:
+            raise InputError(f"expected one of {', '.join(GROUPS)}, found {by!r}", where="--by")
+        start = _first_day(since)
+        groups = sum_by(by, _spendings(runs, uri, start))
+        if as_json:
+            typer.echo(json.dumps([dataclasses.asdict(group) for group in groups]))
+            return
+        rows = [
+            (
+                printable(group.value) or "-",
+                f"{group.cost:,.4g} {group.currency}",
+                f"{group.runs:,}",
+                waste_line(group.waste) or "-",
+            )
+            for group in groups
+        ]
+        typer.echo(table([(by, "cost", "runs", "of it lost"), *rows]) if rows else f"No cost since {start}.")
+
+
+def _first_day(since: str) -> str:
+    today = datetime.now(UTC).date()
+    try:
+        return (date.fromisoformat(since) if since else today.replace(day=1)).isoformat()
+    except ValueError:
+        hint = "Write it as 2026-11-01."
+        raise InputError(f"expected a date, found {since!r}", where="--since", hint=hint) from None
+
+
+def _spendings(runs: Path, uri: str, start: str) -> "list[Spending]":
+    """Return what runs have spent since a day, by MLflow or by their folder."""
+    from trainwright.artifacts.cost import Spending
+    from trainwright.local.run_index import read_arguments, read_runs, spending_of
+
+    if uri:
+        from trainwright.authoring.arguments import absolute
+        from trainwright.authoring.environments import python
+        from trainwright.local.package_command import run_package
+
+        words = ("tracking", "spending", absolute(uri, Path.cwd()), start)
+        return [Spending(**one) for one in json.loads(run_package(python("mlflow"), *words))]
+    listed = itertools.takewhile(lambda one: one.created >= start, _readable(read_runs(runs)))
+    return [spending_of(one, read_arguments(runs / one.run)) for one in listed if one.cost is not None]
 
 
 @app.command("diff")

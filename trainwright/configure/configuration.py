@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from trainwright.artifacts import TargetKind
+from trainwright.configure.budget import check_budget
 from trainwright.configure.columns import columns_of_rows
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
@@ -77,10 +78,15 @@ class Configuration(NamedTuple):
     registry: dict[str, Any]
     server: dict[str, Any]
     tuning: dict[str, Any]
+    budget: dict[str, Any]
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Self:
-        """Divide an experiment among the steps."""
+    def of(cls, experiment: Experiment, pipeline: str = "") -> Self:
+        """Divide an experiment among the steps.
+
+        Raises:
+            PermissionRefused: Its jobs can cost more than the run may.
+        """
         log = experiment.validation.serving_log
         parts = {name: getattr(experiment, name) for name in SECTIONS} | {
             # The location is an output of its own: the same rows elsewhere have the same data version.
@@ -104,7 +110,8 @@ class Configuration(NamedTuple):
             split=experiment.evaluation.split,
             columns=columns_of_rows(experiment),
             server=experiment.registry.model_dump(mode="json", include=SERVER),
-            tuning=experiment.tuning.to_parameter() if experiment.tuning else {},
+            tuning=_for_tune(experiment),
+            budget=check_budget(experiment, pipeline),
             **{name: section.to_parameter() for name, section in parts.items()},
         )
 
@@ -132,16 +139,28 @@ def _for_join(experiment: Experiment) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def configure(sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, folder: Path) -> Configuration:
+def _for_tune(experiment: Experiment) -> dict[str, Any]:
+    """Return the section of a search, with the price of its trials."""
+    tuning, run = experiment.tuning, experiment.run
+    if tuning and run.prices and tuning.job_hour is None:
+        tuning = tuning.model_copy(update={"job_hour": run.prices.job_hour(experiment.resources)})
+    return tuning.to_parameter() if tuning else {}
+
+
+def configure(
+    sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, folder: Path, pipeline: str = ""
+) -> Configuration:
     """Put the sections and their overrides together, and check all of it at once.
 
     Args:
         sections: Sections of the experiment file by name.
         overrides: Parameters that replace single keys.
         folder: Folder for ``experiment.json`` and the step's record.
+        pipeline: Name of the pipeline, which a budget may be for.
 
     Raises:
         InputError: Any key is missing, unknown or wrong, or an override does not apply; all are named.
+        PermissionRefused: The jobs can cost more than the run may.
     """
     watch = Stopwatch()
     merged, problems = _merged(sections, overrides)
@@ -156,13 +175,14 @@ def configure(sections: Mapping[str, Mapping[str, Any]], overrides: Overrides, f
             where=WHERE,
             hint="Each name is SECTION.KEY: set the key in that section (docs/experiment.md).",
         )
+    configuration = Configuration.of(experiment, pipeline)
     folder.mkdir(parents=True, exist_ok=True)
     named = {*SECTIONS, "schema_file", *(sections.keys() & {TUNING})}
     effective = experiment.model_dump(mode="json", include=named)
     (folder / FILE).write_text(json.dumps(effective, indent=1, sort_keys=True) + "\n")
     headline = f"model {experiment.registry.model}, {experiment.network.kind}"
     watch.record(folder, "configure", headline, outputs={"configuration": digest_text(canonical(effective))})
-    return Configuration.of(experiment)
+    return configuration
 
 
 def _merged(

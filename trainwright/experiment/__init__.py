@@ -20,6 +20,7 @@ from trainwright.experiment.network import (
     Trees,
     read_network,
 )
+from trainwright.experiment.prices import Budget, Prices, SharedBudget
 from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.run import RunSettings
@@ -38,6 +39,7 @@ from trainwright.experiment.validation import (
 __all__ = [
     "Alert",
     "Auto",
+    "Budget",
     "Canary",
     "CsvFormat",
     "Data",
@@ -52,6 +54,7 @@ __all__ = [
     "Mlp",
     "Network",
     "Override",
+    "Prices",
     "Promotion",
     "PromotionRequest",
     "Quality",
@@ -67,6 +70,7 @@ __all__ = [
     "Severity",
     "SeverityRule",
     "Share",
+    "SharedBudget",
     "Smtp",
     "Steps",
     "Suppression",

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from trainwright.experiment.section import Name, Section
 
-Outcome = Literal["done", "held", "failed", "cancelled"]
+Outcome = Literal["done", "held", "failed", "cancelled", "over_budget"]
 
 Address = Annotated[
     str,

@@ -60,6 +60,17 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
+    def _costs_have_one_price(self) -> Self:
+        run, gpu_hour = self.run, self.training.tracking.gpu_hour
+        if run.prices and gpu_hour is not None:
+            raise ValueError(
+                f"training.tracking.gpu_hour {gpu_hour:g} and run.prices are both set; remove one"
+            )
+        if (run.budget.soft or run.budget.hard) and run.priced(gpu_hour) is None:
+            raise ValueError("run.budget limits a cost, and nothing has a price; set run.prices")
+        return self
+
+    @model_validator(mode="after")
     def _names_are_free(self) -> Self:
         """Reject columns that have the names of the model's outputs."""
         roles = {f"data.{role}": getattr(self.data, role) for role in ("key", "time", "label")}

@@ -121,7 +121,7 @@ class Tracking(Section):
     uri: str | None = Field(None, pattern=r"^https?://[^\s@]+$", description="MLflow server. Default: KFP's.")
     experiment: Name = Field("trainwright", description="MLflow experiment.")
     every_steps: int = Field(10, ge=1, description="Steps between points of a curve.")
-    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU hour.")
+    gpu_hour: float | None = Field(None, ge=0, description="Price of a GPU hour, without `run.prices`.")
 
 
 class Training(Section):

@@ -88,7 +88,10 @@ class Tuning(Section):
     metric: Metric = Field("held_out_loss", description="Metric on held-out rows.")
     seed: int = Field(0, ge=0, description="Seed of the sampler.")
     hours: float | None = Field(None, gt=0, description="Start no trial after so long.")
-    cost: float | None = Field(None, gt=0, description="Or after so much, by `training.tracking.gpu_hour`.")
+    cost: float | None = Field(None, gt=0, description="Or after so much, by `run.prices`.")
+    job_hour: float | None = Field(
+        None, ge=0, description="Price of an hour of a trial's job. Default: by `run.prices`."
+    )
     study: Name | None = Field(
         None, description="Name to continue it in a later run. Default: the run's own."
     )

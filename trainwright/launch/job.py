@@ -172,12 +172,14 @@ class Job:
 class Result:
     """A job that has succeeded.
 
-    ``folder`` holds the outputs; it is not the job's own where the launcher adopted the same job.
+    ``folder`` holds the outputs; it is not the job's own where the launcher adopted the same job. ``seconds``
+    are those of all its attempts, time in a queue excluded; 0 if an earlier launcher saw its end.
     """
 
     folder: Path
     completion: Completion
     launcher: str
+    seconds: float = 0.0
 
 
 class Launcher(Protocol):

@@ -64,10 +64,11 @@ class LocalLauncher:
                 where="resources.nodes",
                 hint="Set nodes: 1 and more processes, or run on a cluster with launcher: pytorchjob.",
             )
-        python = sibling_python("torch")
+        python, start = sibling_python("torch"), time.monotonic()
         with signals.collect_signals() as received, _running_agent(python, job) as process:
             code = _wait(process, job, received)
-        return Result(folder=job.folder, completion=_completion(code, job), launcher=self.name)
+        completion, seconds = _completion(code, job), time.monotonic() - start
+        return Result(folder=job.folder, completion=completion, launcher=self.name, seconds=seconds)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trainwright.artifacts.cost import RunCost, Spending
 from trainwright.documents import Document, canonical, flatten, read_json
 from trainwright.errors import InputError
 from trainwright.lineage import VERSIONS, Derivation, derivation_of
@@ -33,6 +34,9 @@ class RunSummary(Document):
         registered: The model and its version, such as ``flight-delay/3``; empty if it is not registered.
         metrics: Metrics of the whole evaluation by name, without those of slices.
         derivations: What each step made from what.
+        cost: In ``currency``; None without prices.
+        currency: That of the price table.
+        waste: Lost parts of the cost by reason.
     """
 
     FILE: ClassVar[str] = "summary.json"
@@ -45,6 +49,9 @@ class RunSummary(Document):
     registered: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     derivations: tuple[Derivation, ...] = ()
+    cost: float | None = None
+    currency: str = ""
+    waste: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request, tasks: Tasks) -> "RunSummary":
@@ -63,7 +70,13 @@ class RunSummary(Document):
             registered=f"{model}/{registered.parameters.get('Output', '')}" if registered else "",
             metrics=_metrics(finished.get("evaluate")),
             derivations=tuple(_derivations(tasks.tasks)),
+            **_cost(tasks.tasks),
         )
+
+    @property
+    def price(self) -> str:
+        """Cost with its currency; empty without prices."""
+        return "" if self.cost is None else f"{self.cost:,.4g} {self.currency}"
 
     def version(self, name: str) -> str:
         """Return the digest of one of :data:`VERSIONS`; empty if the run did not make it."""
@@ -94,6 +107,18 @@ def _metrics(evaluated: Task | None) -> dict[str, float]:
     output = evaluated.outputs.get("metrics") if evaluated else None
     known = output.metadata if output else {}
     return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+
+
+def _cost(tasks: Iterable[Task]) -> dict[str, Any]:
+    """Return the fields of the summary that the exit handler's document of the cost has."""
+    for task in tasks:
+        for output in task.outputs.values():
+            path = Path(output.uri) / RunCost.FILE
+            if task.verb == "summarize" and path.is_file():
+                with contextlib.suppress(InputError):
+                    made = RunCost.read(path.parent)
+                    return {"cost": made.cost, "currency": made.currency, "waste": made.waste}
+    return {}
 
 
 def _derivations(tasks: Iterable[Task]) -> Iterator[Derivation]:
@@ -196,6 +221,14 @@ class RunFilter:
         """Tell whether the arguments of a run, by dotted keys, have all values."""
         missing = object()
         return all(arguments.get(key, missing) == value for key, value in self.arguments.items())
+
+
+def spending_of(one: RunSummary, arguments: Mapping[str, Any]) -> Spending:
+    """Return what a run spent, with the arguments that name whose it is."""
+    model = arguments.get("model_name") or arguments.get("registry.model") or ""
+    values = {name: str(arguments.get(f"run.{name}", "")) for name in ("owner", "cost_centre")}
+    values |= {"pipeline": one.pipeline, "model": str(model)}
+    return Spending(run=one.run, values=values, currency=one.currency, cost=one.cost or 0.0, waste=one.waste)
 
 
 def read_arguments(folder: Path) -> dict[str, Any]:

@@ -5,10 +5,10 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import trainwright
 from trainwright import report
 from trainwright.artifacts import Progress
+from trainwright.artifacts.cost import GROUPS, sum_waste
 from trainwright.documents import flatten
 from trainwright.errors import InputError, PermissionRefused, TrainwrightError, as_ours, as_record
 from trainwright.experiment import PromotionRequest
@@ -39,6 +40,7 @@ from trainwright.service.problems import status_of
 from trainwright.service.routes import Configured, ModelName, RunId, Version
 from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
 from trainwright.service.settings import Settings
+from trainwright.tracking.spending import start_of_month
 from trainwright.verdicts import DECISIONS
 
 STATES = ("running", "done", "held", "failed", "cancelled", "killed")
@@ -370,6 +372,25 @@ def _difference(part: str, row: Difference) -> tuple[str, ...]:
         return cells
     both = row.first is not None and row.second is not None
     return (*cells, f"{row.second - row.first:+.4g}" if both else "-")
+
+
+@_pages.get("/cost")
+def cost_page(
+    request: Request,
+    settings: Configured,
+    by: Literal["owner", "cost_centre", "pipeline", "model"] = "owner",
+    since: str = "",
+) -> Response:
+    """Show the cost of runs, and what of it was lost."""
+    try:
+        first = date.fromisoformat(since) if since else start_of_month().date()
+    except ValueError:
+        raise InputError(f"expected a date, found {since!r:.80}", where="since") from None
+    groups = routes.get_cost(settings, by, first)
+    return _render(
+        request, "cost", "Cost", f"Cost by {by}", groups=groups, names=GROUPS, by=by, since=first.isoformat(),
+        reasons=list(sum_waste(group.waste for group in groups)),
+    )  # fmt: skip
 
 
 @_pages.get("/lineage")

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainwright.artifacts.cost import CostGroup
 from trainwright.authoring import arguments, catalog
 from trainwright.errors import InputError, ModelRefused, PermissionRefused
 from trainwright.experiment import PromotionRequest
@@ -20,6 +22,7 @@ from trainwright.service import cluster, models, runs, start
 from trainwright.service.access import Reader, Writer, access_of, identify
 from trainwright.service.problems import PathNotFound, problem
 from trainwright.service.settings import Settings
+from trainwright.tracking.spending import start_of_month
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}$")]
 """Name of a run of this machine, or the id of one on Kubeflow."""
@@ -138,6 +141,16 @@ def list_runs(
     wanted = dict(map(condition, where)) | ({"run.owner": owner} if owner else {})
     conditions = RunFilter(pipeline=pipeline, state=state, digest=version, arguments=wanted)
     return cluster.find_runs(settings, conditions, after=after, limit=limit, source=source)
+
+
+@router.get("/cost")
+def get_cost(
+    settings: Configured,
+    by: Literal["owner", "cost_centre", "pipeline", "model"] = "owner",
+    since: Annotated[date | None, Query(description="First day, UTC. Default: that of this month.")] = None,
+) -> tuple[CostGroup, ...]:
+    """Sum the cost of runs, and what of it was lost."""
+    return runs.sum_cost(settings, by, since or start_of_month().date())
 
 
 @router.get("/runs/{run}")

@@ -3,9 +3,11 @@
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
+from trainwright.artifacts.cost import CostGroup, sum_by
 from trainwright.artifacts.record import Progress
 from trainwright.local.run_folder import Request, Task, Tasks, newest_progress, require_run
 from trainwright.local.run_index import (
@@ -14,9 +16,13 @@ from trainwright.local.run_index import (
     RunFilter,
     RunSummary,
     read_run,
+    spending_of,
 )
 from trainwright.service.index import index_of
 from trainwright.service.problems import PathNotFound
+from trainwright.service.settings import Settings
+from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.spending import read_spending
 
 OWNER = "run.owner"
 """The argument that names the owner of a run."""
@@ -146,6 +152,17 @@ def trace_in(graph: Lineage, run: RunSummary | None, start: str) -> VersionLinea
     shown = {digest, *(one.node.digest for one in (*up, *down))}
     edges = tuple((parent, one) for one in sorted(shown) for parent in sorted(graph.parents(one) & shown))
     return VersionLineage(version=graph.node(digest), edges=edges, made_from=up, made_into=down)
+
+
+def sum_cost(settings: Settings, by: str, since: date) -> tuple[CostGroup, ...]:
+    """Sum the cost of runs that began on a day or later: those in MLflow with Kubeflow, else those here."""
+    if settings.kfp_host and settings.registry:
+        uri, start = settings.registry_of("any").tracking_uri, datetime.combine(since, time(), UTC)
+        return tuple(sum_by(by, persist(lambda: read_spending(open_client(uri), start), uri, 0)))
+    index = index_of(settings.runs_folder)
+    newest = itertools.takewhile(lambda one: one.created >= since.isoformat(), index.summaries())
+    costing = (one for one in newest if one.cost is not None)
+    return tuple(sum_by(by, (spending_of(one, index.arguments(one.run)) for one in costing)))
 
 
 def find_file(runs: Path, run: str, path: str) -> Path:

@@ -12,6 +12,7 @@ from email.message import EmailMessage
 from functools import partial
 from typing import Any
 
+from trainwright.artifacts import RunCost
 from trainwright.credentials import read_secret
 from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import TrainwrightError
@@ -42,6 +43,8 @@ class Notification(Document):
         decision: Decision of the last gate.
         registered: Model and version.
         link: Page of the run: a path on a laptop, Kubeflow's page on a cluster.
+        cost: Cost with its currency; empty without prices.
+        over_budget: A sentence for each soft limit that was reached.
     """
 
     id: str
@@ -56,6 +59,8 @@ class Notification(Document):
     registered: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     link: str = ""
+    cost: str = ""
+    over_budget: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -65,23 +70,25 @@ class Notification(Document):
     def lines(self) -> Iterator[str]:
         """Yield what a person needs to know, the most important first."""
         yield self.headline
+        yield from self.over_budget
         for name in ("where", "hint"):
             if text := self.error.get(name):
                 yield f"{'at' if name == 'where' else 'next'}: {text}"
         if self.metrics:
             yield "metrics: " + ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        for name in ("registered", "owner", "link"):
+        for name in ("registered", "owner", "cost", "link"):
             if text := getattr(self, name):
                 yield f"{name}: {text}"
 
 
-def notification_of(run: Run, owner: str, link: str) -> Notification:
+def notification_of(run: Run, owner: str, link: str, cost: RunCost | None = None) -> Notification:
     """Describe the end of a run, without secrets and control characters.
 
     Args:
         run: The run.
         owner: Person or team that owns it.
         link: Path or URL of its page.
+        cost: Its cost, if it is known.
     """
     state, made = state_of(run), registration_of(run)
     gate = next((step for step in reversed(run.steps) if step.record and step.record.decision), None)
@@ -97,6 +104,7 @@ def notification_of(run: Run, owner: str, link: str) -> Notification:
         "decision": gate.record.decision if gate and gate.record else "",
         "registered": made.headline if made else "",
         "link": link,
+        "cost": f"{cost.cost:,.4g} {cost.currency}" if cost else "",
     }
     error = {name: str(failed.error.get(name, "")) for name in ("what", "where", "hint")} if failed else {}
     # A resumed run that ends again has other times.
@@ -105,12 +113,18 @@ def notification_of(run: Run, owner: str, link: str) -> Notification:
         id=digest_text(canonical([run.root, run.name, state, steps])),
         error={name: one_line(text) for name, text in error.items()},
         metrics=dict(next((step.metrics for step in reversed(run.steps) if step.metrics), {})),
+        over_budget=tuple(map(one_line, cost.over_budget)) if cost else (),
         **{name: one_line(text) for name, text in texts.items()},
     )
 
 
 def announce(
-    run: Run, section: Mapping[str, Any], page: str, cluster: WorkflowReader | None, scheduled: str
+    run: Run,
+    section: Mapping[str, Any],
+    page: str,
+    cluster: WorkflowReader | None,
+    scheduled: str,
+    cost: RunCost | None = None,
 ) -> list[str]:
     """Send alerts and OpenLineage events; return a line for each receiver that did not get them.
 
@@ -120,17 +134,19 @@ def announce(
         page: Path of the run's page.
         cluster: The cluster of the run; None for a local run.
         scheduled: Time for which the run was scheduled, ISO 8601.
+        cost: Its cost, if it is known.
     """
     try:
         settings = RunSettings.parse(section, "run")
         link = f"{settings.page.rstrip('/')}/#/runs/details/{run.id}" if settings.page else ""
-        notification = notification_of(run, settings.owner, link if cluster else page)
+        notification = notification_of(run, settings.owner, link if cluster else page, cost)
+        happened = {notification.outcome, *(["over_budget"] if notification.over_budget else [])}
         deliveries: dict[str, Callable[[], None]] = {
             f"alert {number} to {rule.webhook_file or ', '.join(rule.email)}": partial(
                 _deliver, rule, settings, notification, f"{run.root.rstrip('/')}/alerts"
             )
             for number, rule in enumerate(settings.alerts, 1)
-            if notification.outcome in rule.outcomes and rule.owner in {"", settings.owner}
+            if happened.intersection(rule.outcomes) and rule.owner in {"", settings.owner}
         }
         if settings.openlineage:
             from trainwright.summarize.openlineage import send_events

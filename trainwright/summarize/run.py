@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from trainwright.artifacts import Record
+from trainwright.artifacts import JobUsage, Record
 from trainwright.documents import read_json
 from trainwright.errors import (
     DependencyError,
@@ -86,6 +86,7 @@ class RunStep:
         folder: URI of the folder of its artifacts; empty if unknown.
         image: Its image on a cluster, with the digest where the pipeline names one.
         metrics: Metrics of a training, a search or an evaluation.
+        usage: What the job of a training used; None if it is not known.
     """
 
     name: str
@@ -100,6 +101,7 @@ class RunStep:
     folder: str = ""
     image: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    usage: JobUsage | None = None
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def read_run(root: str, ending: FinalStatus, cluster: WorkflowReader | None = No
         steps = [_local_step(task, store, problems) for task in tasks]
         if not local:
             steps = [RunStep(record.step, "done", record) for record in _records(root, store, problems)]
-    steps = [replace(step, metrics=_metrics(step, store)) for step in steps]
+    steps = [replace(step, metrics=_metrics(step, store), usage=_usage(step, store)) for step in steps]
     request = _request(root, store) if local else {"arguments": arguments}
     records = [step.record for step in steps if step.record]
     latest = max(records, key=lambda record: (len(ancestors([record])), record.started), default=None)
@@ -449,10 +451,24 @@ def _metrics(step: RunStep, store: _Store) -> dict[str, float]:
     try:
         found = read_json(store.read(f"{step.folder}/{path}"))
         listed = {entry["name"]: entry["value"] for entry in found.get("measures", ())}
-        cost = {"cost": found["cost"]} if found.get("cost") is not None else {}
+        cost = {}
+        if found.get("cost") is not None:  # of a search
+            lost = [trial for trial in found["trials"] if trial["state"] in {"pruned", "infeasible"}]
+            pruned = sum(trial.get("cost") or 0.0 for trial in lost)
+            cost = {"cost": found["cost"], "pruned_cost": pruned}
         return {name: float(value) for name, value in (found.get("metrics", {}) | listed | cost).items()}
     except Exception:
         return {}
+
+
+def _usage(step: RunStep, store: _Store) -> JobUsage | None:
+    """Read what the job of a training used; None for other steps, and of an earlier release."""
+    if not (step.record and step.record.step == "train" and step.folder):
+        return None
+    try:
+        return JobUsage.parse(store.read(f"{step.folder}/model/{JobUsage.FILE}"))
+    except Exception:
+        return None
 
 
 def _histories(root: str, steps: Sequence[RunStep], store: _Store) -> list[str]:

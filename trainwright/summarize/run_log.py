@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainwright.artifacts import RunCost
 from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import canonical, flatten
 from trainwright.errors import InputError, TrainwrightError, clean, last_record
@@ -20,6 +21,7 @@ from trainwright.experiment import RunSettings
 from trainwright.lineage import VERSIONS
 from trainwright.redaction import redacted
 from trainwright.storage import read_bytes
+from trainwright.summarize.cost import values_of
 from trainwright.summarize.outcome import (
     decision_of,
     headline,
@@ -32,6 +34,7 @@ from trainwright.summarize.run import Run, RunStep, span
 from trainwright.tracking.history import kfp_destination
 from trainwright.tracking.run_log import PREFIX, RunEntry, RunLog, SentRun, write_log
 from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.spending import WASTE
 
 DEADLINE_S, RETRY_S = 60.0, 5.0
 """For the process that sends, and for an outage of MLflow: somebody waits for the end of the run."""
@@ -43,7 +46,13 @@ _STEP_STATUS = {"done": "FINISHED", "cached": "FINISHED", "stopped": "KILLED"}
 _EXPERIMENT = "trainwright"
 
 
-def log_run(run: Run, section: Mapping[str, Any], registry: Mapping[str, Any], record: Path) -> str:
+def log_run(
+    run: Run,
+    section: Mapping[str, Any],
+    registry: Mapping[str, Any],
+    record: Path,
+    cost: RunCost | None = None,
+) -> str:
     """Log a run in MLflow; return a line that says where it is, or why it is not. Never raises.
 
     Args:
@@ -51,6 +60,7 @@ def log_run(run: Run, section: Mapping[str, Any], registry: Mapping[str, Any], r
         section: The section ``run``.
         registry: The section ``registry`` with MLflow's address.
         record: Folder of this step's artifact, for the log of a run on a cluster.
+        cost: Its cost, if it is known.
     """
     uri = str(registry.get("tracking_uri") or "")
     try:
@@ -58,7 +68,7 @@ def log_run(run: Run, section: Mapping[str, Any], registry: Mapping[str, Any], r
         if not (settings.mlflow and uri):
             return ""
         folder = Path(run.root) if run.is_local else record
-        make_log(run, settings, uri, folder).write(folder)
+        make_log(run, settings, uri, folder, cost).write(folder)
         return _send_apart([folder, *_waiting(folder)] if run.is_local else [folder])
     except Exception as error:
         return f"Not logged in MLflow: {clean(getattr(error, 'what', error), 300)}. {_AGAIN}"
@@ -124,7 +134,7 @@ def _write(log: RunLog, retry_s: float) -> tuple[SentRun, str]:
     return sent, f"MLflow run {info.run_id} ({log.uri}) is {log.run.name}"
 
 
-def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
+def make_log(run: Run, settings: RunSettings, uri: str, folder: Path, cost: RunCost | None = None) -> RunLog:
     """Return the log of a run.
 
     Args:
@@ -132,10 +142,12 @@ def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
         settings: The section ``run``.
         uri: Address of MLflow.
         folder: Folder that keeps the log and the key of a local run.
+        cost: Its cost, if it is known.
     """
     destination = kfp_destination()
     key = _key(folder) if run.is_local else run.id
-    steps = [_step_entry(step, key) for step in run.executed]
+    costs = {step.step: step.cost for step in cost.steps} if cost else {}
+    steps = [_step_entry(step, key, costs) for step in run.executed]
     ended = max((entry.ended_ms for entry in steps), default=_ms(datetime.now(UTC)))
     tracking = flatten(run.arguments).get("training.tracking.experiment")
     patch = Path(run.root) / SOURCE_PATCH
@@ -150,8 +162,8 @@ def make_log(run: Run, settings: RunSettings, uri: str, folder: Path) -> RunLog:
             started_ms=min((entry.started_ms for entry in steps), default=ended),
             ended_ms=ended,
             params={name: text for name, value in flatten(run.arguments).items() if (text := _text(value))},
-            metrics=_metrics(run),
-            tags=_tags(run, settings),
+            metrics=_metrics(run, cost),
+            tags=_tags(run, settings, cost),
         ),
         steps=tuple(steps),
         nested=tuple(run.histories),
@@ -169,7 +181,7 @@ def _key(folder: Path) -> str:
         return made.key
 
 
-def _step_entry(step: RunStep, key: str) -> RunEntry:
+def _step_entry(step: RunStep, key: str, costs: Mapping[str, float]) -> RunEntry:
     record, now = step.record, datetime.now(UTC).timestamp()
     started, ended = (
         (moment.timestamp() for moment in span(record)) if record else (now - (step.seconds or 0), now)
@@ -198,25 +210,31 @@ def _step_entry(step: RunStep, key: str) -> RunEntry:
         started_ms=int(started * 1000),
         ended_ms=int(ended * 1000),
         params=config,
-        metrics={"seconds": ended - started, **step.metrics},
+        metrics={"seconds": ended - started, **step.metrics, **_named(costs, step.name)},
         tags=_prefixed(tags),
     )
 
 
-def _metrics(run: Run) -> dict[str, float]:
-    """Return the metrics of the training and of the whole evaluation, and the time of all steps."""
+def _named(costs: Mapping[str, float], step: str) -> dict[str, float]:
+    return {"cost": costs[step]} if step in costs else {}
+
+
+def _metrics(run: Run, cost: RunCost | None) -> dict[str, float]:
+    """Return the metrics of the training and of the whole evaluation, time and cost of all steps."""
     found = {name: value for step in run.steps for name, value in step.metrics.items()}
     whole = {name: value for name, value in found.items() if not name.startswith("slice/")}
-    return whole | {"seconds": run.seconds}
+    costs = (
+        {f"{WASTE}{name}": lost for name, lost in cost.waste.items()} | {"cost": cost.cost} if cost else {}
+    )
+    return whole | {"seconds": run.seconds} | costs
 
 
-def _tags(run: Run, settings: RunSettings) -> dict[str, str]:
+def _tags(run: Run, settings: RunSettings, cost: RunCost | None) -> dict[str, str]:
     commit, made = str(run.arguments.get("commit") or ""), versions_in(run.lineage)
     failed = next((step for step in run.steps if step.state == "failed"), None)
     registered = registration_of(run)
-    costs = [step.metrics["cost"] for step in run.executed if "cost" in step.metrics]
     tags = {
-        "pipeline": run.pipeline,
+        **values_of(run, settings),
         "run": run.id,
         "state": state_of(run),
         "decision": decision_of(run),
@@ -224,9 +242,9 @@ def _tags(run: Run, settings: RunSettings) -> dict[str, str]:
         **{f"{name}_digest": made.get(name, "") for name in VERSIONS},
         "registered": registered.headline.partition(",")[0] if registered else "",
         "git_sha": commit,
-        "owner": settings.owner,
-        "cost_centre": settings.cost_centre,
-        "cost": f"{sum(costs):g}" if costs else "",
+        "cost": f"{cost.cost:g}" if cost else "",
+        "currency": cost.currency if cost else "",
+        "prices": cost.prices if cost else "",
         "kfp_url": f"{settings.page.rstrip('/')}/#/runs/details/{run.id}"
         if settings.page and not run.is_local
         else "",

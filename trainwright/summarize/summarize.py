@@ -2,6 +2,7 @@
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +11,9 @@ from urllib.parse import urlsplit
 
 from markupsafe import Markup, escape
 
-from trainwright.artifacts import Record
+from trainwright.artifacts import Record, RunCost
+from trainwright.errors import clean
+from trainwright.experiment import RunSettings
 from trainwright.lineage import HEADER, SHOWN, rows
 from trainwright.report import markdown
 from trainwright.report.page import (
@@ -25,6 +28,7 @@ from trainwright.report.page import (
 )
 from trainwright.report.svg import duration
 from trainwright.summarize.alerts import announce
+from trainwright.summarize.cost import check_shared, cost_line, cost_of, cost_section, low_gpu_use
 from trainwright.summarize.lineage_diagram import draw_lineage
 from trainwright.summarize.outcome import (
     decision_of,
@@ -89,23 +93,44 @@ def summarize(
     text = f"**{ending.state}** {ending.job}\n"
     watch = Stopwatch()
     run: Run | None = None
+    cost: RunCost | None = None
     try:
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending, cluster)
         watch.record(record, OWN, headline(run), parents=run.records)
-        text = draw_summary(run)
-        write_page(draw_page(run, folder or f"{run_root}/{OWN}"), page)
+        run, cost, notes = _priced(run, section, registry)
+        if cost:
+            cost.write(record)
+        text = draw_summary(run, cost, notes)
+        write_page(draw_page(run, folder or f"{run_root}/{OWN}", cost, notes), page)
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
     known = run or Run(ending.job.rpartition("/")[2], run_root, ending, [], [], [])
-    for problem in announce(known, section, str(page), cluster, scheduled):
+    for problem in announce(known, section, str(page), cluster, scheduled, cost):
         print(f"not sent: {problem}")  # noqa: T201
         text += f"- not sent: {markdown.escape(problem)}\n"
     _write(summary, text)
-    if run and (line := log_run(run, section, registry, record)):
+    if run and (line := log_run(run, section, registry, record, cost)):
         print(line)  # noqa: T201
         _write(summary, f"{text}\n{markdown.escape(line)}\n")
+
+
+def _priced(
+    run: Run, section: Mapping[str, Any], registry: Mapping[str, Any]
+) -> tuple[Run, RunCost | None, list[str]]:
+    """Return the run with what is not known of its cost, the cost, and notes on GPUs of little use."""
+    cost, notes = None, list[str]()
+    try:
+        settings = RunSettings.parse(section, "run")
+        notes = list(low_gpu_use(run, settings))
+        cost = cost_of(run, settings)
+        if cost:
+            cost = check_shared(run, cost, settings, str(registry.get("tracking_uri") or ""))
+    except Exception as error:
+        problem = f"the {'soft limits' if cost else 'cost'}: {clean(getattr(error, 'what', error), 300)}"
+        run = replace(run, problems=[*run.problems, problem])
+    return run, cost, notes
 
 
 def _write(path: Path, text: str) -> None:
@@ -116,7 +141,9 @@ def _write(path: Path, text: str) -> None:
         print(f"{path} could not be written: {error}")  # noqa: T201 - the log is all that is left
 
 
-def draw_page(run: Run, folder: str = "") -> ReportPage:
+def draw_page(
+    run: Run, folder: str = "", cost: RunCost | None = None, notes: Sequence[str] = ()
+) -> ReportPage:
     """Return the page of a run, which lies in ``folder``."""
     flagged = [
         index
@@ -137,6 +164,8 @@ def draw_page(run: Run, folder: str = "") -> ReportPage:
     sections = [
         ReportSection("Where it stopped", _stop(run)) if _stop(run) else None,
         ReportSection("What ran", [steps]),
+        cost_section(cost) if cost else None,
+        ReportSection("Low use of GPUs", [Paragraph(note) for note in notes]) if notes else None,
         ReportSection("From the result back to the source", lineage, intro=lineage_line(run.lineage)),
         ReportSection("Not found", [Paragraph(problem) for problem in run.problems])
         if run.problems
@@ -146,7 +175,7 @@ def draw_page(run: Run, folder: str = "") -> ReportPage:
         title=f"Run {run.name}" if run.name else "Run",
         subtitle=outcome(run),
         decision=decision_of(run),
-        facts=list(_facts(run)),
+        facts=[*_facts(run), *([("cost", f"{cost.cost:,.4g} {cost.currency}")] if cost else [])],
         sections=[section for section in sections if section],
     )
 
@@ -166,12 +195,14 @@ def _report_links(step: RunStep, folder: str) -> object:
     return Markup(", ").join(links)
 
 
-def draw_summary(run: Run) -> str:
+def draw_summary(run: Run, cost: RunCost | None = None, notes: Sequence[str] = ()) -> str:
     """Return the same in Markdown."""
     parts = [f"**{markdown.escape(outcome(run))}**\n"]
     parts += [f"{markdown.escape(block.text)}\n" for block in _stop(run) if isinstance(block, Paragraph)]
     parts.append(markdown.table(_STEP_HEADER, list(_step_rows(run)), (2,)))
     parts += [f"{markdown.escape(lineage_line(run.lineage))}\n"] if run.lineage else []
+    parts += [f"Cost: {markdown.escape(cost_line(cost))}\n"] if cost else []
+    parts += [f"- {markdown.escape(said)}\n" for said in [*(cost.over_budget if cost else ()), *notes]]
     parts += [f"- not found: {markdown.escape(problem)}\n" for problem in run.problems]
     return "\n".join(parts)
 

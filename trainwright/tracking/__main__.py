@@ -1,6 +1,7 @@
 """``python -m trainwright.tracking ship HISTORY DESTINATION``: follows a history until its training is gone.
 
-Also ``replay FOLDER URI``: brings what a training has left to MLflow, whatever was sent before.
+Also ``replay FOLDER URI``: brings what a training has left to MLflow, whatever was sent before; and
+``spending URI DATE``: prints what runs have spent since a day, as JSON.
 """
 
 import fcntl
@@ -8,6 +9,8 @@ import json
 import select
 import sys
 import time
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ from trainwright.tracking.history import (
     upload,
 )
 from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.spending import read_spending
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -109,6 +113,11 @@ def main(arguments: list[str]) -> None:
         case ["replay", folder, uri]:
             with reported("tracking"):
                 sys.stdout.write(replay(Path(folder), uri) + "\n")
+        case ["spending", uri, day]:
+            with reported("tracking"):
+                since = datetime.fromisoformat(day).replace(tzinfo=UTC)
+                found = persist(lambda: read_spending(open_client(uri), since), uri, _LAST_S)
+                sys.stdout.write(json.dumps([asdict(one) for one in found]) + "\n")
         case _:
             sys.stderr.write(f"{__doc__}\n")
             raise SystemExit(InputError.code)

@@ -40,7 +40,7 @@ class SearchPlan:
         resources: Compute of a trial.
         request: The training of the default configuration.
         launcher: Name of the launcher.
-        gpu_hour: Price of a GPU hour; None if unknown.
+        job_hour: Price of an hour of a trial's job; None if unknown.
     """
 
     tuning: Tuning
@@ -48,7 +48,7 @@ class SearchPlan:
     resources: Resources
     request: TrainRequest
     launcher: str
-    gpu_hour: float | None
+    job_hour: float | None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -106,7 +106,15 @@ def check_search(request: TrainRequest, tuning: Any) -> SearchPlan:
         raise _rejected(problems)
     request = dataclasses.replace(request, network=plain[0], training=plain[1])
     launcher = resolve_launcher(resources.launcher)
-    return SearchPlan(section, space, resources, request, launcher, training.tracking.gpu_hour)
+    return SearchPlan(section, space, resources, request, launcher, job_hour_of(section, training, resources))
+
+
+def job_hour_of(tuning: Tuning, training: Training, resources: Resources) -> float | None:
+    """Return the price of an hour of a trial's job, by the search or by the GPU hour; None if unknown."""
+    gpu_hour = training.tracking.gpu_hour
+    if tuning.job_hour is not None or gpu_hour is None:
+        return tuning.job_hour
+    return gpu_hour * resources.gpus * resources.nodes
 
 
 def _rejected(problems: list[str]) -> InputError:
@@ -133,8 +141,8 @@ def _mismatches(
         yield "tuning.pruner.kind: network.kind auto has no rungs; set none, or mlp or trees as the kind"
     if tuning.study and not tuning.storage and resolve_launcher(resources.launcher) == "local":
         yield f"tuning.storage: study {tuning.study!r} needs a folder for named studies on this machine"
-    if tuning.cost is not None and training.tracking.gpu_hour is None:
-        yield f"tuning.cost: {tuning.cost:g} needs the price of a GPU hour, training.tracking.gpu_hour"
+    if tuning.cost is not None and job_hour_of(tuning, training, resources) is None:
+        yield f"tuning.cost: {tuning.cost:g} needs prices, run.prices"
     if metric != "train_loss" or pruned:
         processes = resources.nodes * resources.processes
         resolved = resolve_training(

@@ -21,6 +21,7 @@ from trainwright.launch import signals
 from trainwright.train.config import TrialMetrics
 from trainwright.train.submit import TrainRequest
 from trainwright.tune import asha
+from trainwright.tune.checks import job_hour_of
 from trainwright.tune.report import Trial
 from trainwright.tune.space import SearchSpace
 from trainwright.tune.study import Study
@@ -256,7 +257,8 @@ class _Search:
     ) -> None:
         self._study, self._request, self._space, self._tuning = study, request, space, tuning
         self._pool, self._observer = pool, observer
-        self._priced = Training.parse(request.training, "training").tracking.gpu_hour is not None
+        training = Training.parse(request.training, "training")
+        self._job_hour = job_hour_of(tuning, training, pool.resources)
         self._adopted = study.running()
         self._before_s = SearchClock.of(pool.folder).seconds
         self._started = self._clock_at = time.monotonic()
@@ -314,7 +316,8 @@ class _Search:
         return self._before_s + time.monotonic() - self._started
 
     def _cost(self) -> float:
-        running = {int(name): entry.process.curves.cost for name, entry in self._pool.running.items()}
+        hour, pool = self._job_hour or 0.0, self._pool.running
+        running = {int(name): entry.process.curves.seconds / 3600 * hour for name, entry in pool.items()}
         return sum(running.get(trial.number, trial.cost or 0.0) for trial in self._study.trials)
 
     def _start(self, trial: Trial, *, rungs: int) -> None:
@@ -385,7 +388,7 @@ class _Search:
         return next(trial for trial in self._study.trials if trial.number == number)
 
     def _figures(self, process: TrialProcess) -> dict[str, Any]:
-        return process.figures(priced=self._priced)
+        return process.figures(self._job_hour)
 
     def _tick(self, *, now: bool = False) -> None:
         """Save the run time of the search now and then."""

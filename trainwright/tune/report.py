@@ -40,7 +40,7 @@ class Trial:
         reason: Why it ended, or why it waits; one sentence.
         started: Start of its first attempt, ISO 8601 in UTC; empty if it never began.
         seconds: Run time of all its attempts.
-        cost: Cost in the currency of ``training.tracking.gpu_hour``; None without a price.
+        cost: Price of its job, for the time from the first step of each attempt on; None without a price.
         attempts: Starts of its job: 1, and 1 more for each promotion, preemption or retry of the step.
     """
 

@@ -133,6 +133,7 @@ class TrialCurves:
         self._folder, self._offset = folder, 0
         self._history = TrainingHistory()
         self._first = self._last = self._before = 0
+        self._began_ms = self._last_ms = self._before_ms = 0
         self.total = 0
         """Steps of the whole training; 0 until it has begun."""
 
@@ -149,6 +150,10 @@ class TrialCurves:
 
     def _take(self, line: dict[str, Any]) -> None:
         self._history.take(line)
+        if line.get("event") == "began" or not self._began_ms:
+            self._before_ms += self._last_ms - self._began_ms
+            self._began_ms = int(line["time_ms"])
+        self._last_ms = int(line["time_ms"])
         if line.get("event") == "began":
             self._before, self.total = self.steps, int(line["total"])
             self._first = self._last = int(line["step"])
@@ -160,10 +165,9 @@ class TrialCurves:
         return self._before + self._last - self._first
 
     @property
-    def cost(self) -> float:
-        """Cost of the GPUs so far; 0 without a price."""
-        costs = self._history.curve("cost")[1]
-        return costs[-1] if costs else 0.0
+    def seconds(self) -> float:
+        """Seconds of all starts, each from its first step on."""
+        return (self._before_ms + self._last_ms - self._began_ms) / 1000
 
     @property
     def evaluations(self) -> list[tuple[int, float]]:
@@ -248,8 +252,12 @@ class TrialProcess:
             return lines[-1] if lines and _WAITING.match(lines[-1]) else ""
         return ""
 
-    def figures(self, *, priced: bool) -> dict[str, Any]:
-        """Return steps, total, seconds, cost, attempts and started, as in :class:`.Trial`."""
+    def figures(self, job_hour: float | None) -> dict[str, Any]:
+        """Return steps, total, seconds, cost, attempts and started, as in :class:`.Trial`.
+
+        Args:
+            job_hour: Price of an hour of its job; None if unknown.
+        """
         starts = self._starts()
         running = time.monotonic() - self._clock if self._process else 0.0
         first = starts.times[0] if starts.times else time.time()
@@ -257,7 +265,7 @@ class TrialProcess:
             "steps": self.curves.steps,
             "total": self.curves.total,
             "seconds": round(starts.seconds + running, 3),
-            "cost": self.curves.cost if priced else None,
+            "cost": None if job_hour is None else self.curves.seconds / 3600 * job_hour,
             "attempts": len(starts.times),
             "started": datetime.fromtimestamp(first, UTC).isoformat(timespec="seconds"),
         }

@@ -132,7 +132,7 @@ def _run_study(plan: SearchPlan, folder: Path, name: str, server: StudyServer | 
             destination=tracking.destination,
         )
         clock = time.monotonic()
-        confirmation, cost = _confirm(plan, folder, study.trials, tracking)
+        confirmation, confirmation_s = _confirm(plan, folder, study.trials, tracking)
         params = {trial.number: trial.params for trial in study.trials}
         winner = params[confirmation.winner] if confirmation.winner is not None else {}
         network, training = plan.sections(winner)
@@ -149,7 +149,7 @@ def _run_study(plan: SearchPlan, folder: Path, name: str, server: StudyServer | 
             importances=study.importances(),
             ended=ended,
             seconds=round(SearchClock.of(folder).seconds + time.monotonic() - clock, 3),
-            cost=_total_cost(plan, study.trials, cost),
+            cost=_total_cost(plan, study.trials, confirmation_s),
         )
         tracking.finish(report)
     return report
@@ -187,7 +187,7 @@ class _Observers(TrialObserver):
 def _confirm(
     plan: SearchPlan, folder: Path, trials: Sequence[Trial], tracking: StudyTracking
 ) -> tuple[Confirmation, float]:
-    """Train the default and the best trials on new seeds, and compare them; with the cost."""
+    """Train the default and the best trials on new seeds, and compare them; with their seconds."""
     settings, direction = plan.tuning.confirm, plan.tuning.direction
     best = best_trials(trials, direction, max(settings.top, 1))
     if not best or not settings.top:
@@ -222,7 +222,7 @@ def _confirm(
         direction=direction,
         level=settings.level,
     )
-    return confirmation, sum(_cost(folder / TRIALS / name) for name in requests)
+    return confirmation, sum(_seconds(folder / TRIALS / name) for name in requests)
 
 
 def _with_seed(plan: SearchPlan, params: Mapping[str, Any], seed: int) -> TrainRequest:
@@ -235,16 +235,16 @@ def _print_result(name: str, result: TrialMetrics | TrialFailure, metric: str) -
     sys.stderr.write(f"confirm {name.replace('-', ' ')}: {text}\n")
 
 
-def _cost(folder: Path) -> float:
+def _seconds(folder: Path) -> float:
     curves = TrialCurves(folder)
     curves.read()
-    return curves.cost
+    return curves.seconds
 
 
-def _total_cost(plan: SearchPlan, trials: Sequence[Trial], confirmation: float) -> float | None:
-    if plan.gpu_hour is None:
+def _total_cost(plan: SearchPlan, trials: Sequence[Trial], confirmation_s: float) -> float | None:
+    if plan.job_hour is None:
         return None
-    return sum(trial.cost or 0.0 for trial in trials) + confirmation
+    return sum(trial.cost or 0.0 for trial in trials) + confirmation_s / 3600 * plan.job_hour
 
 
 def _headline(report: StudyReport) -> str:

@@ -125,7 +125,7 @@ class ClusterLauncher:
                 if not (self._api.kind.removes_itself and state and state.ended):
                     with contextlib.suppress(TrainwrightError, LeaseLost):
                         leased.delete()
-                return self._result(leased.folder, ended.outcome.completion)
+                return self._result(leased.folder, ended.outcome.completion, ended.took_s)
             self._retry_or_raise(current, leased, ended, ended.outcome)
             # An adopted attempt had another folder: the unused one serves the next if it is the newest.
             directory = job_directory.job_directory_of(current.folder)
@@ -251,13 +251,14 @@ class ClusterLauncher:
                     return
                 time.sleep(0.1)
 
-    def _result(self, folder: Path, completion: Completion) -> Result:
+    def _result(self, folder: Path, completion: Completion, took_s: float = 0.0) -> Result:
         past = AttemptHistory.before(folder)
         if past.entries:
             sys.stderr.write(
                 f"succeeded at attempt {len(past.entries) + 1}; {past.lost_gpu_s:,.0f} GPU s were lost\n"
             )
-        return Result(folder=folder, completion=completion, launcher=self.name)
+        seconds = past.took_s + took_s if took_s else 0.0
+        return Result(folder=folder, completion=completion, launcher=self.name, seconds=seconds)
 
 
 def own_workflow(api: Api) -> str:

@@ -25,6 +25,7 @@ from trainwright.train.page_delivery import copy_page, failed_report_prefix, sho
 from trainwright.train.submit.checks import check_request
 from trainwright.train.submit.job_directory import next_attempt_folder, next_trial_folder
 from trainwright.train.submit.task_config import apply_task_config
+from trainwright.train.submit.usage import write_usage
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def submit(
             raise
         # The folder may differ: a launcher may have adopted a running job, or tried again.
         copy_page(result.folder, report)
+        write_usage(result)
         submitted = _collect(result)
         publish(result.folder / "predictions", predictions, copy=on_cluster)
         publish(result.folder / "model", model, copy=on_cluster)
