@@ -12,6 +12,7 @@ def get_production_model(
     registry: dict,
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
+    alias: str = "production",
 ) -> NamedTuple("Production", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
     """Ask the registry what is in production, so that everything after it can be cached on the answer.
 
@@ -21,10 +22,11 @@ def get_production_model(
         registry: Name of the registered model and address of MLflow: the section ``registry``.
         record: What was asked and found.
         summary: The version, in one line.
+        alias: Alias to look for in place of production, such as ``canary``.
 
     Returns:
         model_version: Digest of the model's manifest. source: Where its files are. registered: Number of the
-        version. All are '' if no version is in production.
+        version. All are '' if no version is there.
     """
     from pathlib import Path
 
@@ -35,6 +37,6 @@ def get_production_model(
 
     with reported("get_production_model"):
         section = Registry.parse(registry, "parameter registry")
-        found = ask(section, Path(record.path), Path(summary.path))
+        found = ask(section, Path(record.path), Path(summary.path), alias)
         describe("get_production_model", record, summary)
     return (found.model, found.source, found.version)

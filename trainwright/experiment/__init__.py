@@ -24,6 +24,7 @@ from trainwright.experiment.registry import Canary, Override, Promotion, Promoti
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Section
+from trainwright.experiment.serving import InferenceService, Serving
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
 from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import (
@@ -46,6 +47,7 @@ __all__ = [
     "FeatureTokenizer",
     "Features",
     "Imported",
+    "InferenceService",
     "JoinLimits",
     "LanguageModel",
     "Materialize",
@@ -63,6 +65,7 @@ __all__ = [
     "RunSettings",
     "Runner",
     "Section",
+    "Serving",
     "ServingLog",
     "Severity",
     "SeverityRule",
