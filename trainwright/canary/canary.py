@@ -125,7 +125,7 @@ def _compare(
 ) -> JudgedCanary:
     log = read_log(serving, canary.guards, candidate.number, production.number, canary.start)
     found = {name: log.compare(name) for name in canary.guards}
-    rules = [_rule(name, canary, one) for name, one in found.items()]
+    rules = [judge_guard(name, canary, one) for name, one in found.items()]
     rows = [_row(rule, one) for rule, one in zip(rules, found.values(), strict=True)]
     unsure = [rule for rule in rules if rule.outcome() == "INCONCLUSIVE"]
     verdict = Verdict(
@@ -149,7 +149,7 @@ def _compare(
     return JudgedCanary(verdict, share, f"{worst_first[0].name} {worst_first[0].detail}", rows)
 
 
-def _rule(name: str, canary: Canary, found: Comparison) -> Rule:
+def judge_guard(name: str, canary: Canary, found: Comparison) -> Rule:
     """Judge one guard: the level of failing is divided over all guards, since any can fail."""
     limit, sides = canary.guards[name], (1, -1) if name == "score" else (1,)
     low_level = LEVEL / len(canary.guards) / len(sides)
