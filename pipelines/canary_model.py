@@ -6,12 +6,9 @@ from components.canary.component import canary
 from components.get_production_model.component import get_production_model
 from components.hold.component import hold
 from components.summarize.component import summarize
+from pipelines.promote_model import TRUST, TRUST_FOLDER
+from pipelines.train_and_register import MLFLOW
 from trainwright.authoring.tasks import SUMMARIZE, configure, grant_mlflow, grant_run_end
-
-TRUST, TRUST_FOLDER = "trainwright-trust", "/etc/trainwright/trust"
-"""The ConfigMap with the promotion policy, and where the step sees it."""
-
-MLFLOW = "trainwright-mlflow"
 
 
 @dsl.pipeline(name="canary-model", display_name="Judge a canary")
@@ -38,7 +35,7 @@ def canary_model(
         production = get_production_model(registry=registry)
         candidate = get_production_model(registry=registry, alias="canary").set_display_name("get-canary")
         for found in (production, candidate):
-            grant_mlflow(configure(found, cpu="500m", memory="1G", cached=False), MLFLOW)
+            grant_mlflow(configure(found, cpu="500m", memory="1G", cached=False, store=False), MLFLOW)
         judged = canary(
             serving=serving,
             promotion=promotion,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainwright.canary.canary import LEVEL, judge_guard
-from trainwright.canary.log import Comparison, ServingLog
+from trainwright.canary.log import Comparison, RequestLog
 from trainwright.experiment import Canary, Serving
 from trainwright.verdicts import worst
 
@@ -36,13 +36,13 @@ class Case:
     draws: int = 1000
     looks: int = 20
 
-    def log(self, draw: Draw) -> ServingLog:
+    def log(self, draw: Draw) -> RequestLog:
         """Draw the log of one canary; a share of 0 is a shadow."""
         serving = Serving(log="log", shadow=not self.share)
         rows = self.requests if self.share else 2 * self.requests
         new = draw.uniform(0, 1, rows) < self.share if self.share else np.arange(rows) % 2 == 1
         columns = {"request": np.arange(rows) // 2} | self.columns(draw, new)
-        return ServingLog(serving, "", pa.table(columns), new)
+        return RequestLog(serving, "", pa.table(columns), new)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.canary.logs import BEGIN, NEW, OLD, write
-from trainwright.canary.log import ServingLog, read_log
+from trainwright.canary.log import RequestLog, read_log
 from trainwright.errors import InputError
 from trainwright.experiment import Serving
 
 
-def log(path: Path, guard: str, **serving: Any) -> ServingLog:
+def log(path: Path, guard: str, **serving: Any) -> RequestLog:
     return read_log(Serving.check({"log": str(path), **serving}, "serving"), [guard], NEW, OLD, None)
 
 

@@ -88,7 +88,6 @@ def test_canary_that_errs_is_held_and_gets_no_traffic(registry: Path, tmp_path: 
     assert json.loads((verdict / "verdict.json").read_text())["decision"] == "FAIL"
     service = json.loads((verdict / "inference_service.json").read_text())
     assert service["spec"]["predictor"]["canaryTrafficPercent"] == 0
-    assert in_mlflow(PROMOTE, registry, verdict / "verdict.json") == "FAIL"
 
 
 def test_verdict_of_a_good_canary_brings_it_into_production(registry: Path, tmp_path: Path) -> None:
@@ -100,6 +99,3 @@ def test_verdict_of_a_good_canary_brings_it_into_production(registry: Path, tmp_
     assert service["spec"]["predictor"]["canaryTrafficPercent"] == 10
     assert service["spec"]["predictor"]["model"]["storageUri"].endswith("/artifacts/model")
     assert in_mlflow(PROMOTE, registry, verdict / "verdict.json") == "PASS"
-    after = canary_model(registry, tmp_path / "served.csv", tmp_path / "after")
-    service = json.loads((after.folder / "canary" / "verdict" / "inference_service.json").read_text())
-    assert (after.exit_code, service["spec"]["predictor"]["canaryTrafficPercent"]) == (12, 100)

@@ -33,6 +33,13 @@ def test_no_values_bound_nothing() -> None:
     assert (mean_bounds(NOTHING, 0.05, 0.05).low, mean_bounds(NOTHING, 0.05, 0.05).high) == (-1, 1)
 
 
+def test_lower_bound_that_was_once_won_is_not_lost_by_later_values() -> None:
+    """So a canary that failed stays failed when late outcomes arrive."""
+    good_later = np.concatenate([np.full(50, 0.9), np.full(400, -0.5)])
+    found = mean_bounds(good_later, 0.05, 0.05)
+    assert good_later.mean() < 0 < mean_bounds(good_later[:50], 0.05, 0.05).low == found.low
+
+
 def test_bounds_of_negated_values_are_the_negated_bounds() -> None:
     values = np.random.default_rng(3).uniform(-1, 0.5, 400)
     one, other = mean_bounds(values, 0.05, 0.01), mean_bounds(-values, 0.01, 0.05)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.canary.inference_service import ApiServer, apply, manifest
-from trainwright.canary.log import GUARDS, Comparison, ServingLog, read_log
+from trainwright.canary.log import GUARDS, Comparison, RequestLog, read_log
 from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Canary, Serving
@@ -177,7 +177,7 @@ def _row(rule: Rule, found: Comparison) -> tuple[str, ...]:
     return (rule.name, *means, f"[{low:.4g}, {high:.4g}]", f"{rule.limit:g}", rule.outcome())
 
 
-def _share(canary: Canary, log: ServingLog) -> float:
+def _share(canary: Canary, log: RequestLog) -> float:
     """Return the share that the canary's answers so far have reached."""
     reached = [step for step in canary.steps if step.after <= log.answers]
     return max(reached, key=lambda step: step.after).share if reached else canary.share

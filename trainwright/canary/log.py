@@ -40,7 +40,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ServingLog:
+class RequestLog:
     """The answers of candidate and production, in order of time.
 
     Attributes:
@@ -134,7 +134,7 @@ class ServingLog:
 
 def read_log(
     serving: Serving, guards: Collection[str], candidate: str, production: str, start: datetime | None
-) -> ServingLog:
+) -> RequestLog:
     """Read the answers of two versions from the log.
 
     Raises:
@@ -161,7 +161,7 @@ def read_log(
     if start:
         rows = pc.and_(rows, pc.greater_equal(table["time"], pa.scalar(start, table["time"].type)))
     table = table.filter(rows).sort_by("time")
-    return ServingLog(
+    return RequestLog(
         serving, listing.content_digest, table, _floats(pc.equal(table["version"], candidate)) > 0
     )
 

@@ -43,4 +43,4 @@ class Serving(Section):
 
     def column(self, role: str) -> str:
         """Return the column of the log that has a role."""
-        return dict[str, str](self.columns).get(role, role)
+        return next((name for key, name in self.columns.items() if key == role), role)

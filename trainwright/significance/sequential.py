@@ -28,7 +28,10 @@ def mean_bounds(values: Floats, low_level: float, high_level: float) -> Estimate
     """
     unit = (values + 1) / 2
     low, high = _lower_bound(unit, low_level), 1 - _lower_bound(1 - unit, high_level)
-    return Estimate(float(values.mean()) if len(values) else 0.0, 2 * low - 1, 2 * high - 1)
+    mean = (
+        float(unit.mean()) if len(unit) else 0.5
+    )  # moved into the bounds, which earlier values may have set
+    return Estimate(*(2 * end - 1 for end in (min(max(mean, low), high), low, high)))
 
 
 def _lower_bound(values: Floats, level: float) -> float:
