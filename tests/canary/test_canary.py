@@ -176,7 +176,7 @@ def test_what_kserve_cannot_read_or_the_account_may_not_do_ends_the_step(tmp_pat
                     service=applied,
                 )
     other = applied | {"name": "weather"}
-    with kserve() as server, pytest.raises(InputError, match="answers 404"):
+    with kserve() as server, pytest.raises(InputError, match="answers HTTP 404"):
         judged(tmp_path, log, {"brier": 1}, shadow=True, server=server, service=other)
     with pytest.raises(DependencyError, match="no access to a cluster"):
         judged(tmp_path, log, {"brier": 1}, shadow=True, service=applied)

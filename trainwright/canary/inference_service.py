@@ -1,32 +1,29 @@
 """The KServe InferenceService of a canary, and its server-side apply."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from trainwright.documents import canonical
-from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import InferenceService
-from trainwright.http_limits import limited
+from trainwright.http_exchange import HttpStatus, exchange, is_transient
 from trainwright.redaction import redacted
 from trainwright.retries import GaveUp, retry
 
-if TYPE_CHECKING:
-    import requests
-
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _READ_BY_KSERVE = ("gs://", "s3://", "https://", "http://", "pvc://", "hdfs://", "oci://")
-_TIMEOUT_S = (5, 30)
+_TIMEOUT_S = 30.0
 _RETRY_S = 300.0
 
 
 @dataclass(frozen=True)
 class ApiServer:
-    """Address, token and certificate authority of a Kubernetes API."""
+    """Address, token and CA file of a Kubernetes API; without one, the certificates of the machine."""
 
     url: str
-    token: str
-    ca: str | bool = True
+    token: str = field(repr=False)
+    ca: str = ""
 
     @classmethod
     def of_pod(cls) -> Self:
@@ -69,8 +66,6 @@ def apply(document: dict[str, Any], api: ApiServer) -> None:
         PermissionRefused: The account lacks the right.
         DependencyError: The API does not answer.
     """
-    import requests
-
     meta, uri = document["metadata"], document["spec"]["predictor"]["model"]["storageUri"]
     name = f"InferenceService {meta['namespace']}/{meta['name']}"
     if not uri.startswith(_READ_BY_KSERVE):
@@ -79,46 +74,32 @@ def apply(document: dict[str, Any], api: ApiServer) -> None:
             where=name,
             hint="Give MLflow an artifact store that it does not serve itself, such as s3://.",
         )
+    path = f"apis/serving.kserve.io/v1beta1/namespaces/{meta['namespace']}/inferenceservices/{meta['name']}"
+    url = f"{api.url}/{path}?fieldManager=trainwright&force=true&fieldValidation=Strict"
+    headers = {"Authorization": f"Bearer {api.token}", "Content-Type": "application/apply-patch+yaml"}
+    body = canonical(document).encode()
+
+    def patch() -> None:
+        exchange("PATCH", url, headers, body, timeout_s=_TIMEOUT_S, authority=api.ca)
+
     try:
-        passing = (requests.ConnectionError, requests.Timeout)
-        answer = retry(
-            lambda: _patch(document, api), lambda error: isinstance(error, passing), name, _RETRY_S
-        )
-    except (GaveUp, requests.RequestException) as error:
+        retry(patch, is_transient, name, _RETRY_S)
+    except HttpStatus as error:
+        raise _rejection(error, name) from None
+    except (GaveUp, OSError) as error:
         hint = "Until it answers, `kubectl apply --server-side -f inference_service.json` does the same."
         raise DependencyError(f"the Kubernetes API does not answer: {error}", where=name, hint=hint) from None
-    if answer.status_code in {401, 403}:
-        raise PermissionRefused(
-            f"the Kubernetes API refuses: {answer.text[:300]}",
+
+
+def _rejection(error: HttpStatus, name: str) -> TrainwrightError:
+    if error.code in {401, 403}:
+        return PermissionRefused(
+            f"the Kubernetes API refuses: {error}",
             where=name,
             hint="Apply deploy/serving.yaml in its namespace. The InferenceService has to exist.",
         )
-    if not answer.ok:
-        raise InputError(
-            f"the Kubernetes API answers {answer.status_code}: {answer.text[:300]}",
-            where=name,
-            hint="Look at serving.service, and at whether KServe is installed.",
-        )
-
-
-def _patch(document: dict[str, Any], api: ApiServer) -> "requests.Response":
-    import requests
-
-    meta = document["metadata"]
-    path = f"apis/serving.kserve.io/v1beta1/namespaces/{meta['namespace']}/inferenceservices/{meta['name']}"
-    with requests.Session() as session, limited():
-        session.trust_env = False
-        answer = session.patch(
-            f"{api.url}/{path}",
-            params={"fieldManager": "trainwright", "force": "true", "fieldValidation": "Strict"},
-            headers={
-                "Authorization": f"Bearer {api.token}",
-                "Content-Type": "application/apply-patch+yaml",
-            },
-            data=canonical(document),
-            timeout=_TIMEOUT_S,
-            verify=api.ca,
-        )
-    if answer.status_code >= 500 or answer.status_code == 429:  # noqa: PLR2004
-        raise requests.ConnectionError(f"{answer.status_code}: {answer.text[:200]}")
-    return answer
+    return InputError(
+        f"the Kubernetes API answers {error}",
+        where=name,
+        hint="Look at serving.service, and at whether KServe is installed.",
+    )
