@@ -55,18 +55,24 @@ class Judged:
 
 
 def judge(case: Case, draw: Draw) -> Judged:
-    """Judge one canary after every batch."""
+    """Judge one canary after every batch.
+
+    Bounds never widen: one that is undecided at the end was undecided after every batch.
+    """
     log, policy = case.log(draw), Canary(share=0.1, guards=case.guards)
     found = {guard: log.compare(guard) for guard in case.guards}
-    z_failed, decided = False, Judged("INCONCLUSIVE", 1.0, False)
-    for look in range(1, case.looks + 1):
-        part = look / case.looks
-        seen = {guard: first(one, part) for guard, one in found.items()}
-        z_failed |= any(z_fails(one, case.guards[guard]) for guard, one in seen.items())
-        if decided.decision == "INCONCLUSIVE":
-            decision = worst(judge_guard(guard, policy, one).outcome() for guard, one in seen.items())
-            decided = replace(decided, decision=decision, part=part)
-    return replace(decided, z_failed=z_failed)
+    looks = [look / case.looks for look in range(1, case.looks + 1)]
+
+    def decide(part: float) -> str:
+        return worst(judge_guard(guard, policy, first(one, part)).outcome() for guard, one in found.items())
+
+    decision, part = decide(1.0), 1.0
+    if decision != "INCONCLUSIVE":
+        decision, part = next((said, look) for look in looks if (said := decide(look)) != "INCONCLUSIVE")
+    z_failed = any(
+        z_fails(first(one, look), case.guards[guard]) for look in looks for guard, one in found.items()
+    )
+    return Judged(decision, part, z_failed)
 
 
 def first(found: Comparison, part: float) -> Comparison:
