@@ -13,6 +13,7 @@ def get_production_model(
     record: dsl.Output[dsl.Artifact],
     summary: dsl.Output[dsl.Markdown],
     budget: dict = {},  # noqa: B006 - the default of a component's input
+    alias: str = "production",
 ) -> NamedTuple("Production", [("model_version", str), ("source", str), ("registered", str)]):  # type: ignore[valid-type]
     """Ask the registry what is in production, so that everything after it can be cached on the answer.
 
@@ -25,10 +26,11 @@ def get_production_model(
         record: What was asked and found.
         summary: The version, in one line.
         budget: What the jobs of the run can cost, and the budgets that this counts against; from `configure`.
+        alias: Alias to look for in place of production, such as ``canary``.
 
     Returns:
         model_version: Digest of the model's manifest. source: Where its files are. registered: Number of the
-        version. All are '' if no version is in production.
+        version. All are '' if no version is there.
     """
     from pathlib import Path
 
@@ -41,6 +43,6 @@ def get_production_model(
     with reported("get_production_model"):
         section = Registry.parse(registry, "parameter registry")
         check_budgets(budget, section)
-        found = ask(section, Path(record.path), Path(summary.path))
+        found = ask(section, Path(record.path), Path(summary.path), alias)
         describe("get_production_model", record, summary)
     return (found.model, found.source, found.version)

@@ -135,12 +135,16 @@ MLFLOW_SECRETS = {
     "promote": {"trainwright-promote": MLFLOW_KEYS},
     "score": {"trainwright-mlflow": MLFLOW_KEYS},
     "get-production-model": {"trainwright-mlflow": MLFLOW_KEYS},
+    "get-production-model-2": {"trainwright-mlflow": MLFLOW_KEYS},
     "summarize": {"trainwright-summarize": MLFLOW_KEYS},
 }
 """The Secret with MLflow's credentials by task: those that write are each of one task alone."""
 
 
-WITHOUT_STORE = {"configure", "get-production-model", "evaluate", "hold", "hold-2", "smoke-test"}
+WITHOUT_STORE = {"configure", "evaluate", "hold", "hold-2", "smoke-test"} | {
+    "get-production-model",
+    "get-production-model-2",
+}
 """Tasks of which KFP's launcher copies all that they read and write."""
 
 
@@ -155,7 +159,9 @@ def credentials(executor: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     return {secret: variables for secret, variables in found.items() if variables}
 
 
-@pytest.mark.parametrize("name", ["train_and_register", "materialize_features", "promote_model"])
+@pytest.mark.parametrize(
+    "name", ["train_and_register", "materialize_features", "promote_model", "canary_model"]
+)
 def test_every_task_gets_the_keys_and_endpoint_of_stores_by_optional_reference(name: str) -> None:
     pipeline, platform = yaml.safe_load_all(PIPELINE.with_stem(name).read_text())
     settings = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
@@ -209,14 +215,14 @@ def test_the_experiment_file_gives_exactly_the_pipelines_inputs() -> None:
     assert (given.keys() | arguments.LIFTED.keys() | {"date"}) - others == asked
 
 
-@pytest.mark.parametrize("name", ["train_and_register", "promote_model"])
+@pytest.mark.parametrize("name", ["train_and_register", "promote_model", "canary_model"])
 def test_the_form_of_a_new_run_misses_nothing_and_edits_sections_as_objects(name: str) -> None:
     """The KFP UI marks a parameter without a default as missing, and opens a JSON editor for a STRUCT."""
     pipeline, *_ = yaml.safe_load_all(PIPELINE.with_stem(name).read_text())
     declared = pipeline["root"]["inputDefinitions"]["parameters"]
     assert [name for name, entry in declared.items() if "defaultValue" not in entry] == []
     kinds = {name: entry["parameterType"] for name, entry in declared.items()}
-    sections = kinds.keys() & {*SECTIONS, "promotion", "request", "run"}
+    sections = kinds.keys() & {*SECTIONS, "promotion", "request", "run", "serving"}
     assert {name for name, kind in kinds.items() if kind == "STRUCT"} == sections
 
 

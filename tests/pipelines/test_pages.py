@@ -35,6 +35,7 @@ LEFT = {
     r"trainwright serve\b.*": "it runs until it is stopped: tests/service/test_pages.py",
     r"trainwright reproduce .*": "minutes of the same run again: tests/reproduce/test_reproduce.py",
     r"trainwright run materialize_features .*": "tests/pipelines/test_materialize_features.py runs it, twice",
+    r"trainwright run canary_model .*": "a canary and a log of it: tests/pipelines/test_canary_model.py",
     r"trainwright schema (diff|accept) .*": "seconds of TFDV each: tests/validate/test_schema.py",
     r"trainwright baseline accept \S+ --to gs://.*": "a bucket: the same on a disk is run here",
     r"trainwright runs cost .* --uri .*": "seconds of MLflow: tests/pipelines/test_alerts.py",

@@ -203,6 +203,8 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "promotion": experiment.promotion,
         "run": _absolute_run(experiment.run, folder),
     }
+    if experiment.serving:
+        sections["serving"] = _absolute_paths(experiment.serving, ("log",), folder)
     if experiment.tuning:
         sections["tuning"] = _absolute_paths(experiment.tuning, ("storage",), folder)
     return {

@@ -25,6 +25,7 @@ from trainwright.experiment.registry import Canary, Override, Promotion, Promoti
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Section
+from trainwright.experiment.serving import InferenceService, Serving
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
 from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import (
@@ -48,6 +49,7 @@ __all__ = [
     "FeatureTokenizer",
     "Features",
     "Imported",
+    "InferenceService",
     "JoinLimits",
     "LanguageModel",
     "Materialize",
@@ -66,6 +68,7 @@ __all__ = [
     "RunSettings",
     "Runner",
     "Section",
+    "Serving",
     "ServingLog",
     "Severity",
     "SeverityRule",

@@ -12,6 +12,7 @@ from trainwright.experiment.registry import Promotion, Registry
 from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Name, Section
+from trainwright.experiment.serving import Serving
 from trainwright.experiment.training import Training
 from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import Validation
@@ -33,6 +34,7 @@ class Experiment(Section):
     evaluation: Evaluation = Field(Evaluation(), description="Requirements on the model.")
     registry: Registry = Field(description="Registration of the model.")
     promotion: Promotion = Field(Promotion(), description="Promotion policy.")
+    serving: Serving | None = Field(None, description="Settings of `canary_model`.")
     materialize: Materialize | None = Field(None, description="Settings of `materialize_features`.")
     run: RunSettings = Field(RunSettings(), description="Owner of the run, and its record in MLflow.")
 

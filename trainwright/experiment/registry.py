@@ -42,12 +42,22 @@ class Registry(Section):
     override: Override | None = Field(None, description="Register a model whose verdict is not PASS.")
 
 
+class CanaryStep(Section):
+    """A larger share of the traffic."""
+
+    after: int = Field(ge=1, description="Requests that the canary has answered.")
+    share: float = Field(gt=0, le=1, description="Fraction of requests from then on.")
+
+
 class Canary(Section):
     """Traffic and guards of a canary."""
 
     share: float = Field(gt=0, le=1, description="Fraction of requests.")
+    steps: tuple[CanaryStep, ...] = Field((), description="Shares after that, while no guard is broken.")
     start: Time | None = Field(None, description="Start of traffic. Default: at promotion.")
-    guards: dict[Name, float] = Field(min_length=1, description="Limits of online metrics.")
+    guards: dict[Name, float] = Field(
+        min_length=1, description="Limits of online metrics; of `canary`: how much worse than production."
+    )
 
 
 class Promotion(Section):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from trainwright.experiment import Registry
+from trainwright.registry.names import PRODUCTION
 from trainwright.registry.versions import ProductionVersion, find_production
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
@@ -17,13 +18,16 @@ _HINT = (
 )
 
 
-def get_production_model(registry: Registry, record: Path, summary: Path) -> ProductionVersion:
-    """Ask the registry which version is in production.
+def get_production_model(
+    registry: Registry, record: Path, summary: Path, alias: str = PRODUCTION
+) -> ProductionVersion:
+    """Ask the registry which version is in production, or has another alias.
 
     Args:
         registry: The registered model, and where.
         record: Folder for the step's record.
         summary: Markdown file: what was found.
+        alias: The alias.
 
     Returns:
         The version; all its fields are empty where there is none.
@@ -36,11 +40,13 @@ def get_production_model(registry: Registry, record: Path, summary: Path) -> Pro
     watch, uri = Stopwatch(), registry.tracking_uri
     client = persist(lambda: open_client(uri), uri, registry.retry_s, hint=_HINT)
     found = (
-        persist(lambda: find_production(client, registry.model), uri, registry.retry_s, hint=_HINT) or NONE
+        persist(lambda: find_production(client, registry.model, alias), uri, registry.retry_s, hint=_HINT)
+        or NONE
     )
-    headline = f"no version of {registry.model} is in production"
+    stage = "in production" if alias == PRODUCTION else alias
+    headline = f"no version of {registry.model} is {stage}"
     if found.version:
-        headline = f"{registry.model} version {found.version} is in production, model {found.model[:6]}"
+        headline = f"{registry.model} version {found.version} is {stage}, model {found.model[:6]}"
     record.mkdir(parents=True, exist_ok=True)
     watch.record(
         record,

@@ -149,21 +149,22 @@ class ProductionVersion:
     source: str
 
 
-def find_production(client: "MlflowClient", name: str) -> ProductionVersion | None:
-    """Return the version in production; None if there is none, or no such model.
+def find_production(client: "MlflowClient", name: str, alias: str = PRODUCTION) -> ProductionVersion | None:
+    """Return the version in production, or of another alias; None if there is none, or no such model.
 
     Raises:
         InputError: The version has no digest of its model: another tool registered it.
         ModelRefused: No alias says so, but a version has the stage.
     """
-    found = _pointed_at(client, name)
+    found = _pointed_at(client, name, alias)
     if found is None:
-        _require_no_stage(client, name)
+        if alias == PRODUCTION:
+            _require_no_stage(client, name)
         return None
     if not found.tags.get(MODEL_DIGEST_TAG):
         raise InputError(
-            f"version {found.version} of {name} is in production and has no tag {MODEL_DIGEST_TAG}",
-            where=f"alias {PRODUCTION}",
+            f"version {found.version} of {name} is {alias} and has no tag {MODEL_DIGEST_TAG}",
+            where=f"alias {alias}",
             hint="Promote a version that the register step made.",
         )
     return ProductionVersion(str(found.version), found.tags[MODEL_DIGEST_TAG], str(found.source))
@@ -180,11 +181,11 @@ def _require_no_stage(client: "MlflowClient", name: str) -> None:
         )
 
 
-def _pointed_at(client: "MlflowClient", name: str) -> "ModelVersion | None":
+def _pointed_at(client: "MlflowClient", name: str, alias: str) -> "ModelVersion | None":
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_model_version_by_alias(name, PRODUCTION)
+        return client.get_model_version_by_alias(name, alias)
     except MlflowException as error:
         # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE. "alias" in the
         # message alone proves nothing: it is in the URL, hence in the message of an unreachable server.

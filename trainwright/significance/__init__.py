@@ -26,6 +26,7 @@ from trainwright.significance.proportions import (
 )
 from trainwright.significance.ranking import Placements, delong, delong_difference, placements
 from trainwright.significance.resampling import Resampler, intervals
+from trainwright.significance.sequential import mean_bounds
 
 __all__ = [
     "CONFIDENCE",
@@ -45,6 +46,7 @@ __all__ = [
     "intervals",
     "largest_gap",
     "mcnemar",
+    "mean_bounds",
     "normal_quantile",
     "paired_difference",
     "placements",

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from trainwright.documents import canonical
 from trainwright.errors import InputError, clean
+from trainwright.http_exchange import exchange, is_transient
 from trainwright.http_limits import HttpLimits
 from trainwright.retries import GaveUp, retry
-from trainwright.summarize.exchange import exchange, is_transient
 
 DEADLINE_S, TIMEOUT_S, LIMIT_S = 12.0, 8.0, 22.0
 """Seconds for the retries of a delivery, for one wait, and for all of them: a stopped run has 30 s in all."""

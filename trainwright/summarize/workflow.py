@@ -16,9 +16,9 @@ from typing import Any
 
 from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, PermissionRefused
+from trainwright.http_exchange import HttpStatus, exchange, is_transient
 from trainwright.http_limits import MAX_BYTES, inflate
 from trainwright.retries import GaveUp, retry
-from trainwright.summarize.exchange import HttpStatus, exchange, is_transient
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the token of a pod's service account."""

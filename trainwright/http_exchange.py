@@ -58,7 +58,7 @@ def exchange(
         return content
     if host := urlsplit(answer.getheader("Location") or "").hostname:
         raise HttpStatus(answer.status, f"leads to {host}; redirects are not followed")
-    raise HttpStatus(answer.status, content[:100].decode(errors="replace"))
+    raise HttpStatus(answer.status, content[:400].decode(errors="replace"))
 
 
 def is_transient(error: Exception) -> bool:

@@ -1,0 +1,1 @@
+"""Compares a canary with production by the log of served requests, and sets its share of the traffic."""
