@@ -166,6 +166,7 @@ PLACES: dict[str, Edit] = {
     "features.repository": lambda data, uri: data["features"].update(repository=uri),
     "validation.baseline": lambda data, uri: data["validation"].update(baseline=uri),
     "registry.tracking_uri": lambda data, uri: data["registry"].update(tracking_uri=uri),
+    "run.page": lambda data, uri: data.update(run={"page": uri}),
     "somewhere.else": lambda data, uri: data.update(somewhere={"else": uri}),
 }
 
@@ -185,13 +186,17 @@ def test_an_experiment_with_a_secret_anywhere_is_refused(tmp_path: Path, place: 
     assert PLANTED not in "".join(traceback.format_exception(refused.value))
 
 
-def test_an_experiment_reads_nothing_over_plain_http_but_may_talk_to_mlflow(tmp_path: Path) -> None:
+def test_an_experiment_reads_nothing_over_plain_http_but_may_talk_to_mlflow_and_link_to_kubeflow(
+    tmp_path: Path,
+) -> None:
     for place in ("data.source", "features.repository", "validation.baseline"):
         with pytest.raises(InputError, match=f"{place}: http:// is not encrypted"):
             arguments.load(experiment(tmp_path, PLACES[place], "http://data.example/rows.csv"))
     server = "http://mlflow.mlflow:5000"
     read = arguments.load(experiment(tmp_path, PLACES["registry.tracking_uri"], server))
     assert read.registry.tracking_uri == server
+    read = arguments.load(experiment(tmp_path, PLACES["run.page"], "http://localhost:8080"))
+    assert read.run.page == "http://localhost:8080"
 
 
 def test_broken_yaml_is_named_by_its_place_and_not_shown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from trainwright.authoring.environments import python
 from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 WRAPPERS = sorted((ROOT / "components").glob("*/component.py"))
@@ -131,3 +133,15 @@ def test_torchs_own_requirements_are_all_in_the_lock() -> None:
     declared = {re.match(r"[a-z0-9-]+", line)[0] for line in json.loads(done.stdout) if ";" not in line}
     assert "sympy" in declared
     assert declared <= set(required("torch"))
+
+
+def test_image_without_what_the_dockerfile_removes_has_the_digest_of_the_checkout(tmp_path: Path) -> None:
+    """Else no version that a cluster registered can be reproduced from its commit."""
+    text = (ROOT / "images" / "Dockerfile").read_text()
+    removed = " ".join(re.findall(r"rm -rf ((?:[a-z_]+ ?)+)", text)).split()
+    assert {"cli", "service"} <= {*removed}
+    ignored = shutil.ignore_patterns("__pycache__")
+    copy = Path(shutil.copytree(ROOT / "trainwright", tmp_path / "trainwright", ignore=ignored))
+    for name in removed:
+        shutil.rmtree(copy / name, ignore_errors=True)
+    assert library_digest(copy) == library_digest()

@@ -191,6 +191,22 @@ def test_slack_text_escapes_markup_and_mentions_nobody(tmp_path: Path, trusted: 
     }
 
 
+def test_text_has_the_metrics_of_the_whole_and_not_those_of_slices(
+    tmp_path: Path, trusted: tuple[Path, Path]
+) -> None:
+    root = done_run(tmp_path / "0192f3")
+    measures = [{"name": "auc", "value": 0.9}, {"name": "slice/origin/EWR/auc", "value": 0.8}]
+    (root / "evaluate" / "verdict").mkdir()
+    (root / "evaluate" / "verdict" / "measured.json").write_text(json.dumps({"measures": measures}))
+    with webhook(trusted) as hook:
+        file = hook_file(tmp_path, hook.url)
+        rules = [{"webhook_file": file, "format": name, "outcomes": ["done"]} for name in ("json", "slack")]
+        end(root, DONE, alerts=rules)
+    sent, text = sorted(hook.documents, key=lambda document: "text" in document)
+    assert sent["metrics"] == {"auc": 0.9, "slice/origin/EWR/auc": 0.8}
+    assert "metrics: auc 0.9\n" in text["text"]
+
+
 def test_secret_in_an_error_is_not_sent(tmp_path: Path, trusted: tuple[Path, Path]) -> None:
     what = "cannot open postgresql://anna:hunter2@db/flights with password=hunter2"
     root = failed_run(tmp_path / "0192f3", {"what": what})
@@ -301,7 +317,7 @@ def test_run_on_a_cluster_links_to_kubeflow_and_is_in_its_namespace(
         for _ in range(2):  # as a retry of the exit handler's pod
             summarize(str(tmp_path / RUN), ending, *places, cluster, section=section)
     [sent] = hook.documents
-    assert (sent["outcome"], sent["step"]) == ("failed", "train")
+    assert (sent["outcome"], sent["step"], sent["run"]) == ("failed", "train", RUN)
     assert sent["link"] == f"https://kubeflow.example/pipeline/#/runs/details/{RUN}"
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     failed = [event for event in events if event["eventType"] == "FAIL"]
@@ -341,17 +357,16 @@ def test_mail_is_encrypted_and_has_the_facts_of_the_run(
 
 def test_name_with_line_breaks_adds_no_header(tmp_path: Path, trusted: tuple[Path, Path]) -> None:
     root = failed_run(tmp_path / "0192f3")
-    (root / "run.json").unlink()
-    listed = json.loads((root / "tasks.json").read_text())
-    hostile = {"run": "evil\r\nBcc: spy@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>"}
-    (root / "tasks.json").write_text(json.dumps(listed | hostile))
+    created = json.loads((root / "run.json").read_text())
+    hostile = {"pipeline": "evil\r\nBcc: spy@example.com\r\n\r\n.\r\nMAIL FROM:<x@y>"}
+    (root / "run.json").write_text(json.dumps(created | hostile))
     with mail_server(trusted, MailServer()) as server:
         text = end(root, **mail_settings(tmp_path, server))
     assert "not sent" not in text
     [(recipients, letter)] = server.letters
     assert recipients == ["anna@example.com", "ops@example.com"]
     assert letter["Bcc"] is None
-    assert letter["Subject"].strip().startswith(f"trainwright: {tmp_path.name} evil Bcc: spy@example.com")
+    assert letter["Subject"].strip().startswith("trainwright: evil Bcc: spy@example.com")
 
 
 def test_mail_server_without_starttls_gets_no_password(

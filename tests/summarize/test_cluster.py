@@ -190,6 +190,7 @@ def test_a_step_that_wrote_no_error_is_told_with_what_kubeflow_says(
         path.write_text(log)
     run = read(tmp_path, recorded("training-diverged-exit-30"), "FAILED")
     assert told in outcome(run)
+    assert "trainwright status" in draw_summary(run)
 
 
 def test_a_large_workflow_whose_nodes_argo_has_compressed_is_read(tmp_path: Path) -> None:

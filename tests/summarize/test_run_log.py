@@ -22,6 +22,7 @@ from trainwright.summarize.__main__ import main
 from trainwright.summarize.run import FinalStatus
 from trainwright.summarize.summarize import summarize
 from trainwright.tracking.history import (
+    HISTORY_KEY,
     MLFLOW_KEY,
     HistoryWriter,
     TrackingDestination,
@@ -102,8 +103,8 @@ class Folder:
         experiment = client.get_experiment_by_name(self.experiment)
         found = list(client.search_runs([experiment.experiment_id])) if experiment else []
         nested = [run for run in found if PARENT in run.data.tags]
-        names = [run.info.run_name for run in nested]
-        assert len(set(names)) == len(names), "none is there twice"
+        keys = [run.data.tags.get(HISTORY_KEY, run.info.run_name) for run in nested]
+        assert len(set(keys)) == len(keys), "none is there twice"
         return [run for run in found if run not in nested], {str(run.info.run_name): run for run in nested}
 
 
@@ -316,6 +317,8 @@ def test_run_of_kfps_plugin_is_joined_and_not_ended(
     [found], steps = run.runs(way.uri)
     assert (found.info.run_id, found.info.status) == (parent, "RUNNING")
     assert found.data.tags["trainwright.owner"] == "ranking"
+    names = [str(run.info.run_name) for run in client.search_runs([experiment])]
+    assert sorted(names) == sorted([*steps, str(found.info.run_name)]), "none is there twice"
     assert set(steps) == {*chain(), "summarize", "exit-handler-1", "condition-2"}
     for name in ("ingest", "train"):
         assert steps[name].info.run_id == nested[name]

@@ -38,6 +38,7 @@ class Notification(Document):
         id: Equal for every delivery of the same end.
         outcome: ``done``, ``held``, ``failed`` or ``cancelled``.
         headline: What happened, in one line, with numbers and limits.
+        run: Its id, which commands and the API take.
         step: The step that failed, or whose decision held the run.
         error: ``what``, ``where`` and ``hint`` of a failed step.
         decision: Decision of the last gate.
@@ -74,8 +75,9 @@ class Notification(Document):
         for name in ("where", "hint"):
             if text := self.error.get(name):
                 yield f"{'at' if name == 'where' else 'next'}: {text}"
-        if self.metrics:
-            yield "metrics: " + ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        whole = {name: value for name, value in self.metrics.items() if not name.startswith("slice/")}
+        if whole:
+            yield "metrics: " + ", ".join(f"{name} {value:.4g}" for name, value in whole.items())
         for name in ("registered", "owner", "cost", "link"):
             if text := getattr(self, name):
                 yield f"{name}: {text}"
@@ -96,7 +98,7 @@ def notification_of(run: Run, owner: str, link: str, cost: RunCost | None = None
     stopped = failed or (gate if state == "held" else None)
     texts = {
         "pipeline": run.pipeline,
-        "run": run.name,
+        "run": run.id,
         "outcome": state,
         "headline": outcome(run),
         "owner": owner,

@@ -356,7 +356,8 @@ def _reused(
 
 def _failure(task: WorkflowTask, store: _Store) -> dict[str, Any]:
     """Return the error of a failed task from the log that Kubeflow Pipelines stores."""
-    unknown = record_in(task.message) or {"what": task.message or "it left no reason"}
+    hint = "Its pod's log may say more: trainwright status. A killed process leaves no reason."
+    unknown = record_in(task.message) or {"what": task.message or "it left no reason", "hint": hint}
     for folder in sorted({uri.rpartition("/")[0] for uri in task.outputs}):
         for attempt in reversed(range(_ATTEMPTS)):
             log = f"{folder}/{_LOG}-{attempt}"

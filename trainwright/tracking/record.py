@@ -14,13 +14,22 @@ import trainwright
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import read_json
 
-_NO_STEP_IMPORTS = {"authoring", "cli", "local", "reproduce", "_compiled", "_components", "_images"}
+_NO_STEP_IMPORTS = {
+    "authoring",
+    "cli",
+    "local",
+    "reproduce",
+    "service",
+    "_compiled",
+    "_components",
+    "_images",
+}
 
 
 def library_digest(package: Path | None = None) -> str:
     """Return the SHA-256 over the source files that a step can reach, names included.
 
-    ``authoring`` is left out: no step imports it, so a change of the command line repeats no step.
+    What no step imports is left out, as in an image: a change of the command line repeats no step.
 
     Args:
         package: Folder of the package; this one when None.

@@ -135,7 +135,7 @@ def nested_in(client: "MlflowClient", parent: "Run") -> list["Run"]:
     """
     query = f"tags.`{PARENT}` = '{parent.info.run_id}'"
     found = client.search_runs([parent.info.experiment_id], query, max_results=1000, order_by=["start_time"])
-    groups = [run for run in found if HISTORY_KEY not in run.data.tags]
+    groups = [run for run in found if not {HISTORY_KEY, f"{PREFIX}step"} & run.data.tags.keys()]
     return [*found, *(run for group in groups for run in nested_in(client, group))]
 
 
