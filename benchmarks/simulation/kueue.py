@@ -1,8 +1,7 @@
-"""Kueue 0.19's admission: ClusterQueues of one flat cohort under fair sharing, for one resource of one flavor.
+"""Kueue 0.19's admission: ClusterQueues of one flat cohort, fair sharing, one resource of one flavor.
 
-The functions are named after what they follow: ``pkg/scheduler/scheduler.go`` (a cycle), ``fair_sharing_iterator.go`` (its
-order), ``preemption/preemption.go`` (``fairPreemptions``), ``pkg/cache/scheduler`` (quota and shares) and
-``pkg/cache/queue/cluster_queue.go``. tests/train/test_kueue.py compares it with recordings of Kueue itself.
+It follows ``pkg/scheduler`` (``scheduler.go``, ``fair_sharing_iterator.go``, ``preemption/preemption.go``)
+and ``pkg/cache`` (quota and shares, queues). tests/teams compares it with recordings of Kueue itself.
 """
 
 from collections import deque
@@ -144,7 +143,7 @@ class Kueue:
         self.active[workload.queue].append(workload)
 
     def release(self, workload: Workload) -> None:
-        """Free the quota of a workload that ended, or whose pods are gone after an eviction: it queues again."""
+        """Free the quota of a workload that ended, or was evicted and is gone: it queues again."""
         self.admitted[workload.queue].remove(workload)
         workload.admitted = None
         if workload.evicted:
@@ -283,7 +282,7 @@ class _Preemption:
         return self.removed
 
     def _first(self, retry: list[Workload]) -> bool:
-        """Apply LessThanOrEqualToFinalShare; within its nominal quota, the preemptor needs no smaller share."""
+        """Apply LessThanOrEqualToFinalShare; within its nominal quota, the preemptor may take any."""
         own = self.workload.queue
         within_nominal = not self.snapshot.borrows(own)
         for name in self._highest(self.candidates):
@@ -342,7 +341,7 @@ def _candidate_order(workload: Workload, target: Workload) -> tuple[bool, bool, 
 
 
 def _reserve(snapshot: Snapshot, workload: Workload) -> int:
-    """Return what a head that finds no targets keeps from the heads after it: Kueue 0.19's quotaResourcesToReserve."""
+    """Return what a head that finds no targets keeps from the heads after it."""
     queue, used = snapshot.queues[workload.queue], snapshot.usage[workload.queue]
     if snapshot.has_cohort and used + workload.gpus > queue.nominal:
         return (
