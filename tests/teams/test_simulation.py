@@ -1,8 +1,9 @@
 """The model of Kueue's admission against Kueue itself, and the replay of jobs against sums done by hand.
 
-``recordings/`` holds what Kueue 0.19.2 did with its own scheduler and controllers on an API server of Kubernetes 1.31,
-with the queues of ``deploy/kueue`` (``strict``) and variants of them. A step creates or finishes a Workload; then all
-evicted ones are released at once, as their jobs would, until nothing changes any more. ``admitted`` is what ran then.
+``recordings/`` holds what Kueue 0.19.2 did: its own scheduler and controllers, with fair sharing, on an API
+server of Kubernetes 1.31, with the queues of ``deploy/kueue`` (``strict``) and variants of them. A step
+creates or finishes a Workload; then evicted ones are released, as their jobs would be, until nothing changes.
+``admitted`` is what runs then. Recordings with jobs larger than the quota end where two evictions raced.
 """
 
 import json
@@ -71,7 +72,7 @@ def test_fifo_queue_lets_a_team_with_unused_quota_wait_behind_a_large_job() -> N
 
 
 def test_team_takes_its_quota_back_at_once_and_the_borrower_resumes_from_its_checkpoint() -> None:
-    # team-a borrows all 128 GPUs in two jobs. After 75 minutes team-b needs 40: the newer job of team-a is evicted.
+    # team-a borrows 32 GPUs. After 75 minutes team-b needs 40, of which 32 are free: team-a's newer job ends.
     jobs = [job("team-a", 0, 64, 4), job("team-a", 0.01, 32, 4), job("team-b", 1.25, 40, 2)]
     replay = Replay(jobs, TEAMS)
     kept, evicted, reclaimer = replay.jobs
