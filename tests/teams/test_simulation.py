@@ -3,7 +3,7 @@
 ``recordings/`` holds what Kueue 0.19.2 did: its own scheduler and controllers, with fair sharing, on an API
 server of Kubernetes 1.31, with the queues of ``deploy/kueue`` (``strict``) and variants of them. A step
 creates or finishes a Workload; then evicted ones are released, as their jobs would be, until nothing changes.
-``admitted`` is what runs then. Recordings with jobs larger than the quota end where two evictions raced.
+``admitted`` is what runs then. Five end early: evictions raced, or the recorder did not wait long enough.
 """
 
 import json
