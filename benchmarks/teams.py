@@ -119,8 +119,9 @@ class Replay:
         self._kueue, one = Kueue(queues), queues[0].name if len(queues) == 1 else ""
         self.jobs: list[Job] = []
         for job in jobs:
-            change = {"queue": one or job.team, "priority": 0 if equal else job.workload.priority}
-            self.jobs.append(replace(job, workload=replace(job.workload, **change)))
+            priority = 0 if equal else job.workload.priority
+            workload = replace(job.workload, queue=one or job.team, priority=priority)
+            self.jobs.append(replace(job, workload=workload))
         self._by_name = {job.workload.name: job for job in self.jobs}
         self._events: list[tuple[int, int, str]] = []
         self.held_s, self.evictions = 0, 0
@@ -261,9 +262,7 @@ def draw(results: dict[str, list[Replay]]) -> None:
     for name, replays in zip(("FIFO", "priorities", "teams"), results.values(), strict=True):
         found = sorted(job.waited_with_quota_s / HOUR for one in replays for job in one.jobs)
         series[name] = (hours, [100 * (1 - bisect(found, hour) / len(found)) for hour in hours])
-    chart = str(
-        lines(series, x_label="hours", y_label="% of jobs that wait longer, their team has unused quota")
-    )
+    chart = str(lines(series, x_label="hours", y_label="% that wait longer with unused quota"))
     # An image of its own names its language, and brings the style that a report page has.
     chart = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{style}", 1)
     (ROOT / "docs" / "images" / "teams.svg").write_text(chart + "\n")
