@@ -8,6 +8,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
 from trainwright.authoring import arguments
+from trainwright.configure.configuration import SECTIONS
 from trainwright.errors import InputError
 from trainwright.experiment import (
     Data,
@@ -305,3 +306,31 @@ def test_objective_that_the_configured_target_lacks_is_rejected_before_anything_
     for possible in ("  classes: [a, b]\n", "  label_kind: auto\n"):
         written(tmp_path, text.replace(data, possible))
         arguments.read(tmp_path / "experiment.yaml")
+
+
+def test_job_in_a_queue_carries_owner_and_cost_centre_of_the_run(tmp_path: Path) -> None:
+    queued = "resources: {placement: {queue: training, labels: {tier: gold}}}\n"
+    passed = arguments.read(written(tmp_path, GOOD + queued + 'run: {owner: ranking, cost_centre: "4711"}\n'))
+    labels = {"owner": "ranking", "cost-centre": "4711", "tier": "gold"}
+    assert passed["resources"]["placement"]["labels"] == labels
+    # `configure` gets no section `run`, and accepts what was passed.
+    sections = {name: passed[name] for name in SECTIONS}
+    assert Experiment.check(sections, "parameters").resources.placement.labels == labels
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        (
+            "{}",
+            "label owner of the job, of up to 63 letters, digits, '-', '_' and '.', found ''; set run.owner",
+        ),
+        ("{owner: ranking}", "label cost-centre of the job"),
+        ("{owner: ada@example.org, cost_centre: x}", "found 'ada@example.org'"),
+    ],
+)
+def test_job_in_a_queue_without_owner_or_cost_centre_is_rejected(
+    tmp_path: Path, run: str, found: str
+) -> None:
+    queued = f"resources: {{placement: {{queue: training}}}}\nrun: {run}\n"
+    assert found in refusal(tmp_path, GOOD + queued)

@@ -14,6 +14,8 @@ from pipelines.train_and_register import DATABASE, SECRETS
 from tests.launch.kustomized import resolved
 from trainwright.authoring import arguments
 from trainwright.authoring.tasks import KFP_STORE, SUMMARIZE, SUMMARIZE_FOLDER
+from trainwright.experiment.experiment import OWNER_LABELS
+from trainwright.launch.manifests import QUEUE
 from trainwright.registry.policy import PolicyFile
 from trainwright.service.settings import Settings
 
@@ -268,3 +270,16 @@ def test_service_runs_with_restricted_rights_and_a_token_for_pipelines_alone() -
     assert made["RoleBinding"]["roleRef"]["name"] == role["metadata"]["name"]
     assert container["args"] == ["/etc/trainwright/service/settings.json"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+
+
+def test_policy_of_the_queues_demands_the_labels_that_a_job_in_a_queue_gets() -> None:
+    policy, binding = yaml.safe_load_all((DEPLOY / "kueue" / "labels.yaml").read_text())
+    [missing] = policy["spec"]["variables"]
+    assert set(re.findall(r'"([^"]+)"', missing["expression"])) == {*OWNER_LABELS, QUEUE}
+    [selector] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    queues = [
+        entry
+        for entry in yaml.safe_load_all((DEPLOY / "kueue" / "teams.yaml").read_text())
+        if entry["kind"] == "LocalQueue"
+    ]
+    assert selector["values"] == [queue["metadata"]["namespace"] for queue in queues]

@@ -60,6 +60,7 @@ class Trainings:
         placement: dict[str, Any] = {"labels": {LABEL: self.label(job)}}
         if queue:
             placement["queue"] = self.findings["queue"]["text"].split(" ")[0]
+            placement["labels"] |= {"owner": "trainwright-tests", "cost-centre": "none"}
         resources = {"launcher": kind, "nodes": 2, "processes": 1, "cpu": 0.2, "memory_gib": 1.5}
         resources |= {"grace_s": 10, "placement": placement}
         sections = {

@@ -12,7 +12,8 @@ import yaml
 
 Object = dict[str, Any]
 CLUSTER_WIDE = {
-    "ClusterQueue", "ClusterTrainingRuntime", "PriorityClass", "ResourceFlavor", "WorkloadPriorityClass"
+    "ClusterQueue", "ClusterTrainingRuntime", "Cohort", "PriorityClass", "ResourceFlavor",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "WorkloadPriorityClass",
 }  # fmt: skip
 KNOWN = {"apiVersion", "kind", "labels", "namespace", "resources", "images", "patches"}
 

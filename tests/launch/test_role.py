@@ -192,6 +192,7 @@ CUSTOM = {
         "stopPolicy",
         "fairSharing",
     },
+    "Cohort": {"parentName", "resourceGroups", "fairSharing"},
     "LocalQueue": {"clusterQueue", "stopPolicy", "fairSharing"},
     "WorkloadPriorityClass": {"apiVersion", "kind", "metadata", "value", "description"},
     "ClusterTrainingRuntime": {"mlPolicy", "podGroupPolicy", "template"},
@@ -398,17 +399,21 @@ def test_everybody_looks_up_names() -> None:
     assert asks == {selected(body) for body in POLICIES}
 
 
-def test_a_queue_leads_to_a_pool_that_lets_its_namespace_in() -> None:
-    (pool,) = named("ClusterQueue")
-    (teams,) = pool["spec"]["namespaceSelector"]["matchExpressions"]
-    queues = named("LocalQueue")
-    assert [queue["metadata"]["namespace"] for queue in queues] == teams["values"]
-    assert {queue["spec"]["clusterQueue"] for queue in queues} == {pool["metadata"]["name"]}
+def test_local_queue_leads_to_the_queue_of_its_team_that_lets_its_namespace_in() -> None:
+    (cohort,) = named("Cohort")
+    queues = {queue["metadata"]["name"]: queue["spec"] for queue in named("ClusterQueue")}
+    local = named("LocalQueue")
+    assert [queue["spec"]["clusterQueue"] for queue in local] == list(queues)
     flavors = {body["metadata"]["name"] for body in named("ResourceFlavor")}
-    for group in pool["spec"]["resourceGroups"]:
-        assert {flavor["name"] for flavor in group["flavors"]} == flavors
-        for flavor in group["flavors"]:
-            assert [entry["name"] for entry in flavor["resources"]] == group["coveredResources"]
+    for queue, spec in zip(local, queues.values(), strict=True):
+        namespace = queue["metadata"]["namespace"]
+        assert spec["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
+        assert spec["cohortName"] == cohort["metadata"]["name"]
+        assert {flavor["name"] for group in spec["resourceGroups"] for flavor in group["flavors"]} == flavors
+    for spec in (*queues.values(), cohort["spec"]):
+        for group in spec["resourceGroups"]:
+            for flavor in group["flavors"]:
+                assert [entry["name"] for entry in flavor["resources"]] == group["coveredResources"]
 
 
 def test_the_runtime_has_what_a_trainjob_patches() -> None:

@@ -1,5 +1,6 @@
 """The experiment file: its sections, and rules between them."""
 
+import re
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -9,13 +10,16 @@ from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, Materialize
 from trainwright.experiment.network import LanguageModel, Mlp, Network
 from trainwright.experiment.registry import Promotion, Registry
-from trainwright.experiment.resources import Resources, Steps
+from trainwright.experiment.resources import LABEL_VALUE, Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Name, Section
 from trainwright.experiment.serving import Serving
 from trainwright.experiment.training import Training
 from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import Validation
+
+OWNER_LABELS = {"owner": "owner", "cost-centre": "cost_centre"}
+"""Labels of a job in a queue, and of its pods, by the key of `run`; ``deploy/kueue/labels.yaml`` demands them."""
 
 
 class Experiment(Section):
@@ -86,6 +90,31 @@ class Experiment(Section):
                 f"{'; '.join(taken)}: that is the name of a column of the predictions; rename it at its source"
             )
         return self
+
+    @model_validator(mode="after")
+    def _queued_job_has_owner(self) -> Self:
+        """Require an owner and a cost centre of a job in a queue: it spends a team's quota."""
+        queue, labels = self.resources.placement.queue, self.job_resources.placement.labels
+        for label, key in OWNER_LABELS.items():
+            value = labels.get(label, "")
+            if queue and not re.fullmatch(rf"(?=.{{1,63}}$){LABEL_VALUE}", value):
+                raise ValueError(
+                    f"resources.placement.queue is {queue!r}: expected a label {label} of the job, of up to 63 "
+                    f"letters, digits, '-', '_' and '.', found {value!r}; set run.{key} or "
+                    f"resources.placement.labels.{label}"
+                )
+        return self
+
+    @property
+    def job_resources(self) -> Resources:
+        """`resources`, of a job in a queue with the owner and the cost centre of `run` as labels."""
+        placement = self.resources.placement
+        if not placement.queue:
+            return self.resources
+        named = {label: getattr(self.run, key) for label, key in OWNER_LABELS.items()}
+        labels = {label: value for label, value in named.items() if value} | placement.labels
+        placement = placement.model_copy(update={"labels": labels})
+        return self.resources.model_copy(update={"placement": placement})
 
     @property
     def target_kind(self) -> str:

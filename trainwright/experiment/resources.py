@@ -11,9 +11,9 @@ Memory = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(E|Ei|P|Pi|T|Ti|G|Gi|M
 ObjectName = Annotated[
     str, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
 ]
-_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?"
+LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?"
 _KEY = r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-LabelValue = Annotated[str, Field(max_length=63, pattern=rf"^{_VALUE}$")]
+LabelValue = Annotated[str, Field(max_length=63, pattern=rf"^{LABEL_VALUE}$")]
 LabelKey = Annotated[str, Field(max_length=317, pattern=rf"^{_KEY}$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -71,7 +71,9 @@ class JobVariable(Section):
 class JobPlacement(Section):
     """Scheduling, volumes and identity of the job's pods; clusters only."""
 
-    queue: ObjectName | Literal[""] = Field("", description="Kueue LocalQueue.")
+    queue: ObjectName | Literal[""] = Field(
+        "", description="Kueue LocalQueue; needs `run.owner` and `run.cost_centre`."
+    )
     workload_priority: ObjectName | Literal[""] = Field("", description="Kueue WorkloadPriorityClass.")
     priority_class: ObjectName | Literal[""] = Field("", description="PriorityClass of the pods.")
     max_exec_time_s: int | None = Field(None, ge=1, description="Time until Kueue evicts the admitted job.")
@@ -82,13 +84,15 @@ class JobPlacement(Section):
     accelerator_label: LabelKey = Field("nvidia.com/gpu.product", description="Node label of the GPU model.")
     spot: bool = Field(False, description="Use spot nodes.")
     spot_label: str = Field(
-        "cloud.google.com/gke-spot=true", pattern=rf"^{_KEY}={_VALUE}$", description="Label and taint."
+        "cloud.google.com/gke-spot=true", pattern=rf"^{_KEY}={LABEL_VALUE}$", description="Label and taint."
     )
     service_account: ObjectName | Literal[""] = Field("", description="Default: the namespace's.")
     shared_memory_gib: float | None = Field(None, gt=0, description="Size of `/dev/shm`, in `memory_gib`.")
     disk_gib: float | None = Field(None, gt=0, description="Ephemeral storage of a pod.")
     volumes: tuple[VolumeMount, ...] = Field((), description="Additional volumes.")
-    labels: dict[LabelKey, LabelValue] = Field({}, description="Labels of the job and its pods.")
+    labels: dict[LabelKey, LabelValue] = Field(
+        {}, description="Labels of the job and its pods; with a queue also those of `run`."
+    )
     image_pull_secrets: tuple[ObjectName, ...] = Field((), description="Secrets for pulling the image.")
     env_from_secrets: tuple[JobVariable, ...] = Field((), description="Variables from Secrets or ConfigMaps.")
     min_nodes: int | None = Field(None, ge=1, description="Fewest nodes. Default: not elastic.")
