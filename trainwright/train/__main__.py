@@ -1,29 +1,27 @@
 """The program of each process of a job: ``python -m trainwright.train SPEC.json``, under torchrun."""
 
-import gc
 import os
 import shutil
 import sys
 from pathlib import Path
 
-gc.disable()  # the modules of torch leave no garbage, and the search for it takes a fifth of the time
-from trainwright.artifacts import Record, Snapshot
-from trainwright.experiment import LanguageModel
-from trainwright.launch.agent.rank_errors import reported_rank
-from trainwright.launch.job import Completion
-from trainwright.tracking import Stopwatch
-from trainwright.tracking.history import HISTORY_FILE
-from trainwright.train.config import TrainConfig, TrialMetrics
-from trainwright.train.fit import TrainingRun
-from trainwright.train.loop import FitResult
-from trainwright.train.parallel import make_deterministic
-from trainwright.train.process_group import process_group
-from trainwright.train.recorder import TrainingRecorder, hardware
-from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
-from trainwright.train.trainers import WriteModel, train, train_trial
+from trainwright.imports import uncollected
 
-gc.freeze()
-gc.enable()
+with uncollected():
+    from trainwright.artifacts import Record, Snapshot
+    from trainwright.experiment import LanguageModel
+    from trainwright.launch.agent.rank_errors import reported_rank
+    from trainwright.launch.job import Completion
+    from trainwright.tracking import Stopwatch
+    from trainwright.tracking.history import HISTORY_FILE
+    from trainwright.train.config import TrainConfig, TrialMetrics
+    from trainwright.train.fit import TrainingRun
+    from trainwright.train.loop import FitResult
+    from trainwright.train.parallel import make_deterministic
+    from trainwright.train.process_group import process_group
+    from trainwright.train.recorder import TrainingRecorder, hardware
+    from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
+    from trainwright.train.trainers import WriteModel, train, train_trial
 
 
 def main(path: Path, stop: StopSignal) -> None:
