@@ -1,3 +1,12 @@
 """What every room's tests may ask for. Stores are here, so that all rooms of a process share one of each."""
 
+import gc
+
+gc.disable()  # the modules of tests and libraries leave no garbage, and the search for it takes a tenth
+
 pytest_plugins = ["tests.storage.stores"]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()

@@ -1,6 +1,7 @@
 """Write docs/reliability.md from the marks of the tests: ``python tests/reliability.py``."""
 
 import ast
+import functools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def catalogue() -> dict[str, Any]:
     return found
 
 
+@functools.cache
 def covering_tests() -> dict[str, list[tuple[str, str]]]:
     """Return the file and name of every test by the row that its mark ``covers`` names."""
     found = defaultdict(list)

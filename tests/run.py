@@ -53,8 +53,8 @@ CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 """Start pytest from behind the environment's own packages, so that it hides none of them."""
 
-LONGEST = ("torch", AUTHORING)
-"""Begun first, so that neither is left running alone at the end."""
+LONGEST = ("tune", "service", "torch", AUTHORING)
+"""Begun first, so that none is left running alone at the end: the longest pytests, then most of them."""
 
 TESTS_OF_A_PART = 150
 """About as many test functions are given to one pytest. Each further one imports everything once more."""
@@ -277,7 +277,7 @@ def main() -> int:
     carry_pytest()
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        order = sorted(groups, key=lambda name: name not in LONGEST)
+        order = sorted(groups, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
         queue = [part for name in order for part in parts(name, groups[name])]
         jobs = [pool.submit(run, part, options, may_be_empty=bool(options)) for part in queue]
         for job in jobs:

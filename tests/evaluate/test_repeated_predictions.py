@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from trainwright.evaluate.repeated_predictions import largest_difference
+from trainwright.evaluate.predictions import largest_difference
 from trainwright.local.package_command import run_package
 from trainwright.tables import write_snapshot
 

@@ -1,6 +1,7 @@
 """What an environment holds: what its steps import, all of it and little else."""
 
 import ast
+import functools
 import json
 import re
 import shutil
@@ -81,6 +82,11 @@ def source(module: str) -> Path | None:
     return found[0] if module.startswith("trainwright") and found else None
 
 
+@functools.cache
+def imported_by(file: Path) -> set[str]:
+    return imported(ast.parse(file.read_text()))
+
+
 def reached(modules: set[str]) -> set[str]:
     """The names of all that some modules of the library can import, through the library."""
     seen: set[str] = set()
@@ -89,8 +95,7 @@ def reached(modules: set[str]) -> set[str]:
     while waiting:
         module = waiting.pop()
         seen.add(module)
-        file = source(module)
-        names = imported(ast.parse(file.read_text())) if file else set()
+        names = imported_by(file) if (file := source(module)) else set()
         outside |= {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
         waiting |= {name for name in names if source(name)} - seen
     return outside
@@ -110,9 +115,8 @@ def required(toolchain: str) -> list[str]:
 def test_no_environment_holds_what_its_steps_do_not_import(toolchain: str) -> None:
     own = set(required(toolchain)) - NEEDED_BY_ANOTHER.get(toolchain, {}).keys()
     assert own
-    missing = {
-        name for name in own if MODULES.get(name, name).replace("-", "_") not in reached(entries(toolchain))
-    }
+    found = reached(entries(toolchain))
+    missing = {name for name in own if MODULES.get(name, name).replace("-", "_") not in found}
     assert not missing, f"no step that runs in {toolchain} imports {missing}"
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from trainwright.drift.comparison import ColumnComparison, SamplePair, decide, measure_missing, measure_unseen
 from trainwright.drift.findings import JENSEN_SHANNON, L_INFINITY, Limit
-from trainwright.validate.comparison import measure
 from trainwright.validate.profile import Profile
 from trainwright.validate.tfdv import schema_pb2, statistics_pb2
+from trainwright.validate.validate import measure
 
 QUANTILES = 20
 

@@ -22,11 +22,11 @@ from trainwright.drift.findings import JENSEN_SHANNON, L_INFINITY, Limit
 from trainwright.drift.null_distribution import NoChance
 from trainwright.significance import holm
 from trainwright.tables import write_snapshot
-from trainwright.validate.comparison import measure
 from trainwright.validate.profile import Profiler, own_cuts
 from trainwright.validate.schema import kind, parse_schema
 from trainwright.validate.statistics import describe
 from trainwright.validate.tfdv import schema_pb2, tfdv
+from trainwright.validate.validate import measure
 
 SCHEMA = """
 feature { name: "x" type: FLOAT } feature { name: "w" type: BYTES }

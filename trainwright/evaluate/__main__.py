@@ -15,7 +15,7 @@ from trainwright.command import Parser
 from trainwright.errors import InputError, reported
 from trainwright.evaluate.comparison import compare_runs
 from trainwright.evaluate.comparison_report import comparison_json, comparison_lines, draw_comparison
-from trainwright.evaluate.repeated_predictions import largest_difference
+from trainwright.evaluate.predictions import largest_difference
 from trainwright.report.page import write_page
 
 

@@ -1,5 +1,6 @@
 """Read the predictions of one split, pair them with the baseline's, and check that they may be judged."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -526,3 +527,25 @@ def _target_encode(column: Any, label: Integers) -> tuple[Floats, Integers]:
     rows = np.bincount(code[::2], minlength=names)
     rate = (np.bincount(code[::2], weights=label[::2], minlength=names) + 0.5) / (rows + 1)
     return rate[code[1::2]], label[1::2]
+
+
+def largest_difference(first: Path, second: Path) -> float:
+    """Return the largest absolute difference of two predictions of one row; infinite if the rows differ.
+
+    Raises:
+        InputError: A folder holds no predictions, or a file of them was changed.
+    """
+    one, other = Snapshot.read(first), Snapshot.read(second)
+    roles = roles_of(one)
+    if roles != roles_of(other) or one.splits != other.splits:
+        return math.inf
+    largest = 0.0
+    for split in one.splits:
+        names = [name for name in (roles.key, *roles.scores) if name]
+        tables = [read_split(first, one, split, names), read_split(second, other, split, names)]
+        if roles.key and not tables[0][roles.key].equals(tables[1][roles.key]):
+            return math.inf
+        for name in roles.scores:
+            apart = pc.abs(pc.subtract(*(table[name].cast(pa.float64()) for table in tables)))
+            largest = max(largest, pc.max(apart).as_py() or 0.0)
+    return largest

@@ -5,20 +5,23 @@ import shutil
 import sys
 from pathlib import Path
 
-from trainwright.artifacts import Record, Snapshot
-from trainwright.experiment import LanguageModel
-from trainwright.launch.agent.rank_errors import reported_rank
-from trainwright.launch.job import Completion
-from trainwright.tracking import Stopwatch
-from trainwright.tracking.history import HISTORY_FILE
-from trainwright.train.config import TrainConfig, TrialMetrics
-from trainwright.train.fit import TrainingRun
-from trainwright.train.loop import FitResult
-from trainwright.train.parallel import make_deterministic
-from trainwright.train.process_group import process_group
-from trainwright.train.recorder import TrainingRecorder, hardware
-from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
-from trainwright.train.trainers import WriteModel, train, train_trial
+from trainwright.imports import uncollected
+
+with uncollected():
+    from trainwright.artifacts import Record, Snapshot
+    from trainwright.experiment import LanguageModel
+    from trainwright.launch.agent.rank_errors import reported_rank
+    from trainwright.launch.job import Completion
+    from trainwright.tracking import Stopwatch
+    from trainwright.tracking.history import HISTORY_FILE
+    from trainwright.train.config import TrainConfig, TrialMetrics
+    from trainwright.train.fit import TrainingRun
+    from trainwright.train.loop import FitResult
+    from trainwright.train.parallel import make_deterministic
+    from trainwright.train.process_group import process_group
+    from trainwright.train.recorder import TrainingRecorder, hardware
+    from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
+    from trainwright.train.trainers import WriteModel, train, train_trial
 
 
 def main(path: Path, stop: StopSignal) -> None:

@@ -4,7 +4,6 @@ TensorFlow, Beam and TFDV log processor instructions, notebooks and filesystems 
 hide an error that follows. If loading fails, everything that they logged is printed.
 """
 
-import gc
 import io
 import logging
 import os
@@ -13,6 +12,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
+
+from trainwright.imports import uncollected
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_USE_LEGACY_KERAS": "1"}
 """Variables that TensorFlow reads while it loads: log errors only, and leave out Keras, which is not used."""
@@ -33,10 +34,9 @@ class _Muted(io.TextIOBase):
 
 @contextmanager
 def _muted() -> Iterator[None]:
-    stream, handlers, collecting = _Muted(), list(logging.root.handlers), gc.isenabled()
+    stream, handlers = _Muted(), list(logging.root.handlers)
     missing = [name for name in _QUIET if name not in os.environ]
     os.environ.update({name: _QUIET[name] for name in missing})
-    gc.disable()  # thousands of modules leave no garbage, and the search for it takes a fifth of the time
     try:
         with warnings.catch_warnings(), redirect_stderr(stream):
             warnings.simplefilter("ignore")
@@ -45,15 +45,13 @@ def _muted() -> Iterator[None]:
         sys.stderr.writelines(stream.held or [])
         raise
     finally:
-        if collecting:
-            gc.enable()
         stream.held = None
         logging.root.handlers[:] = handlers
         for name in missing:
             os.environ.pop(name, None)
 
 
-with _muted():
+with _muted(), uncollected():
     import apache_beam
     import tensorflow_data_validation as tfdv  # type: ignore[import-untyped]
     from apache_beam.options.pipeline_options import PipelineOptions

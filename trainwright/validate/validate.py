@@ -1,7 +1,8 @@
 """Validate a snapshot: profile its splits, check and compare them, write the verdict and the report."""
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,20 @@ from trainwright.drift.comparison import (
     MISSING,
     ColumnComparison,
     Cuts,
+    Drift,
     SamplePair,
+    column_counts,
+    compared,
     decide,
     measure_missing,
     measure_unseen,
+    obstacle,
     rule_name,
 )
 from trainwright.drift.findings import (
+    JENSEN_SHANNON,
+    L_INFINITY,
+    MEASURES,
     Against,
     DataFinding,
     Limit,
@@ -44,17 +52,64 @@ from trainwright.validate.checks import (
     nested_columns,
     volume,
 )
-from trainwright.validate.comparison import measure
+from trainwright.validate.columns import with_bins
 from trainwright.validate.inference import infer_schema
 from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.policy import plan, split_names
 from trainwright.validate.profile import Profile, Profiler, own_cuts
 from trainwright.validate.quarantine import Quarantined, take_out
 from trainwright.validate.report import write_report, write_summary
-from trainwright.validate.schema import SCHEMA_FILE, SERVING, TRAINING, expected, parse_schema
+from trainwright.validate.schema import SCHEMA_FILE, SERVING, TRAINING, environment, expected, parse_schema
 from trainwright.validate.statistics import packed
-from trainwright.validate.tfdv import json_format
+from trainwright.validate.tfdv import anomalies_pb2, json_format, schema_pb2, tfdv
 from trainwright.verdicts import SCHEMA_INFERRED, NotJudged, Verdict
+
+_TYPES = {
+    JENSEN_SHANNON: anomalies_pb2.DriftSkewInfo.Measurement.JENSEN_SHANNON_DIVERGENCE,
+    L_INFINITY: anomalies_pb2.DriftSkewInfo.Measurement.L_INFTY,
+}
+
+
+def measure(pair: SamplePair[Profile], schema: Any, limits: Sequence[Limit]) -> Drift:
+    """Measure by TFDV how far the distributions moved.
+
+    A comparison that yields no number, or whose counts are not complete, is reported as not judged; TFDV
+    would pass over it in silence.
+    """
+    reasons = {limit: obstacle(limit, pair) for limit in limits}
+    possible = [limit for limit, reason in reasons.items() if not reason]
+    wanted = schema_pb2.Schema.FromString(schema.SerializeToString())
+    by_name = {limit.column: limit for limit in possible}
+    for feature in wanted.feature:
+        if limit := by_name.get(feature.name):
+            getattr(feature.drift_comparator, limit.comparator).threshold = limit.threshold
+    account = tfdv.validate_statistics(
+        with_bins(pair.current.statistics, pair.current.counts),
+        wanted,
+        environment(schema),
+        previous_statistics=with_bins(pair.reference.statistics, pair.reference.counts),
+    )
+    found = {
+        (info.path.step[0], measurement.type): measurement.value
+        for info in account.drift_skew_info
+        for measurement in info.drift_measurements
+    }
+    measured = []
+    for limit in possible:
+        value = found.get((limit.column, _TYPES[limit.comparator]), math.nan)
+        if math.isfinite(value):
+            rows = column_counts(limit.column, pair)
+            measured.append(
+                compared(limit.column, MEASURES[limit.comparator], pair, value, limit.threshold, rows)
+            )
+        else:
+            reasons[limit] = "TFDV gave no number for it"
+    not_judged = tuple(
+        NotJudged(name=rule_name(x.column, MEASURES[x.comparator], pair.against), reason=why)
+        for x, why in reasons.items()
+        if why
+    )
+    return Drift(tuple(measured), not_judged, account)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from trainwright.errors import (
     TrainwrightError,
     forbid_core_dumps,
 )
+from trainwright.imports import uncollected
 from trainwright.launch.agent.process_monitor import ProcessMonitor
 from trainwright.launch.agent.rank_errors import (
     RankError,
@@ -82,19 +83,20 @@ class Agent:
 
     def run(self, arguments: list[str]) -> int:
         """Run torchrun and return the exit code of the job on this machine."""
-        from torch.distributed import DistError, run  # type: ignore[import-not-found,unused-ignore]
-        from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
-            SignalException,
-        )
-        from torch.distributed.elastic.multiprocessing.errors import (  # type: ignore[import-not-found,unused-ignore]
-            ChildFailedError,
-        )
-        from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
-            RendezvousError,
-        )
-        from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
+        with uncollected():
+            from torch.distributed import DistError, run  # type: ignore[import-not-found,unused-ignore]
+            from torch.distributed.elastic.multiprocessing import (  # type: ignore[import-not-found,unused-ignore]
+                SignalException,
+            )
+            from torch.distributed.elastic.multiprocessing.errors import (  # type: ignore[import-not-found,unused-ignore]
+                ChildFailedError,
+            )
+            from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-not-found,unused-ignore]
+                RendezvousError,
+            )
+            from torch.distributed.launcher import api  # type: ignore[import-not-found,unused-ignore]
 
-        from trainwright.launch.agent.elastic import HAS_SHUTDOWN_TIMEOUT, ElasticAgent
+            from trainwright.launch.agent.elastic import HAS_SHUTDOWN_TIMEOUT, ElasticAgent
 
         def stop(number: int, _frame: FrameType | None) -> None:
             name = signal.Signals(number)
