@@ -60,8 +60,9 @@ def test_rows_without_a_label_do_not_count() -> None:
     assert (training.batch_size, training.epochs) == (32, 48)
 
 
-def test_batch_size_is_shared_evenly_by_the_processes() -> None:
-    assert resolved(2_000, parts=3).batch_size == 33
+def test_default_settings_are_the_same_for_32_and_24_processes() -> None:
+    assert resolved(2_000, parts=32) == resolved(2_000, parts=24) == resolved(2_000)
+    assert resolved(2_000, parts=40).batch_size == 40
 
 
 def test_share_is_held_out_of_large_enough_tables_unless_switched_off() -> None:

@@ -127,7 +127,13 @@ NETWORK = LanguageModel(vocabulary=100, width=48, heads=6, groups=3, layers=3, h
             {"parallel": {"pipeline": 2}},
             "a tied embedding is at both ends of pipeline 2",
         ),
-        (NETWORK, 3, {"batch_size": 8}, "batch_size 8 cannot be shared evenly by 3 processes. Use 6 or 9."),
+        (NETWORK, 3, {"batch_size": 2}, "batch_size 2 has no sample for each of 3 processes. Use 3 or more."),
+        (
+            NETWORK,
+            6,
+            {"batch_size": 8, "parallel": {"pipeline": 2}},
+            "batch_size 8 cannot be shared evenly by 3 processes. Use 6 or 9.",
+        ),
         (
             NETWORK,
             2,
@@ -161,8 +167,8 @@ def test_indivisible_sizes_are_rejected_with_both_numbers(
 
 
 def test_all_indivisible_sizes_are_reported_together() -> None:
-    training = Training.model_validate({"batch_size": 9, "parallel": {"tensor": 2, "shard": 2}})
+    training = Training.model_validate({"batch_size": 1, "parallel": {"tensor": 2, "shard": 2}})
     with pytest.raises(InputError) as caught:
         check_parallelism(NETWORK, training, 4)
-    assert "batch_size 9 cannot be shared evenly by 2" in caught.value.what
+    assert "batch_size 1 has no sample for each of 2" in caught.value.what
     assert "groups 3 cannot be divided" in caught.value.what

@@ -89,11 +89,12 @@ def test_a_store_that_nothing_can_be_copied_to_is_refused(
 
 
 @pytest.mark.covers("B49")
-def test_a_batch_that_cannot_be_shared_names_the_nearest_sizes(training_set: Path, tmp_path: Path) -> None:
-    asked = request(training_set, training={"batch_size": 500}, resources={"processes": 3})
+def test_a_batch_smaller_than_the_number_of_processes_names_the_least_size(
+    training_set: Path, tmp_path: Path
+) -> None:
+    asked = request(training_set, training={"batch_size": 2}, resources={"processes": 3})
     message = refuse(asked, tmp_path / "out")
-    assert "batch_size 500 cannot be shared evenly by 3 processes" in message
-    assert "Use 498 or 501." in message
+    assert "batch_size 2 has no sample for each of 3 processes. Use 3 or more." in message
 
 
 def test_a_changed_training_set_is_refused(training_set: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def resolve_training(
         training: The section; what it sets stays.
         network: The model to train.
         snapshot: Manifest of the training set.
-        parts: Data-parallel processes, which share a batch evenly.
+        parts: Data-parallel processes; a default batch has a sample for each.
 
     Raises:
         InputError: Early stopping by a share does not suit the model.
@@ -69,7 +69,7 @@ def _set(training: Training) -> dict[str, Any]:
 def _defaults_of_table(training: Training, rows: int, parts: int) -> dict[str, Any]:
     """Return batch size, epochs and learning rate by the rows; what is set decides what follows from it."""
     power = 2 ** round(math.log2(max(rows, 1) / _BATCHES)) if rows else _SMALLEST_BATCH
-    size = training.batch_size or _shared(min(max(int(power), _SMALLEST_BATCH), _LARGEST_BATCH), parts)
+    size = training.batch_size or max(min(max(int(power), _SMALLEST_BATCH), _LARGEST_BATCH), parts)
     batches = max(1, math.ceil(rows / size))
     epochs = min(max(math.ceil(_STEPS / batches), _FEWEST_EPOCHS), _MOST_EPOCHS)
     # Twice the batch has half the variance of the gradient: Adam's rate follows the square root.
@@ -85,14 +85,9 @@ def _defaults_of_text(
     sequences = max(written / network.context, 1)
     power = 2 ** round(math.log2(sequences / _BATCHES))
     bounded = min(max(int(power), _SMALLEST_TEXT_BATCH), _LARGEST_TEXT_BATCH)
-    size = training.batch_size or _shared(bounded, parts)
+    size = training.batch_size or max(bounded, parts)
     epochs = min(max(math.ceil(_TEXT_STEPS * size / sequences), 1), _MOST_TEXT_EPOCHS)
     return {"batch_size": size, "epochs": epochs, "learning_rate": _RATE}
-
-
-def _shared(size: int, parts: int) -> int:
-    """Return a batch size, rounded up to what the processes share evenly."""
-    return math.ceil(size / parts) * parts
 
 
 def _early_stopping(

@@ -110,7 +110,10 @@ def check_parallelism(network: Network, training: ResolvedTraining, processes: i
 
 def _batch_conflicts(training: ResolvedTraining, found: Degrees) -> Iterator[tuple[str, str]]:
     size, parts, parallel = training.batch_size, found.parts, training.parallel
-    if size % parts:
+    if size < parts:
+        what = f"batch_size {size} has no sample for each of {parts} processes. Use {parts} or more."
+        yield "training.batch_size", what
+    elif size % parts and found.pipeline > 1:
         near = multiples_near(size, parts)
         what = f"batch_size {size} cannot be shared evenly by {parts} processes. Use {near}."
         yield "training.batch_size", what
