@@ -104,7 +104,8 @@ def fit_network(
         if ranks.leads:
             sys.stderr.write(no_checkpoint_warning(training.checkpoints, loop.total))
         result = loop.run()
-    recorder.note(result.steps, checkpoint_stall_s=checkpointer.stall_s, resume_s=checkpointer.resume_s)
+    waits = {"checkpoint_stall_s": checkpointer.stall_s, "resume_s": checkpointer.resume_s}
+    recorder.note(result.steps, **waits, input_wait_s=feeder.waited_s)
     weights = full_weights(stepper.module, layout)
     module = architecture.build(inputs)
     if ranks.leads:
