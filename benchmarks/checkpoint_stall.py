@@ -33,7 +33,7 @@ def worker(folder: Path, blocks: int, size: int) -> None:
     import torch
     from torch.distributed import checkpoint as dcp
 
-    from trainwright.experiment import Training
+    from trainwright.experiment import ResolvedTraining
     from trainwright.experiment.training import Checkpointing
     from trainwright.train.checkpoint import Checkpointer
     from trainwright.train.checkpoint.state import TrainState, tensors_of
@@ -46,7 +46,8 @@ def worker(folder: Path, blocks: int, size: int) -> None:
         each = size // group.size
         x = torch.randn(each, FEATURES)
         batch = Batch((x,), x.sum(1), torch.ones(each), torch.arange(each))
-        stepper = Stepper(_module(), _Squared(), Training(batch_size=size), group)
+        training = ResolvedTraining(epochs=1, batch_size=size, learning_rate=1e-3)
+        stepper = Stepper(_module(), _Squared(), training, group)
         state = TrainState(stepper.module, stepper.optimizer)
         kept = Checkpointer(Checkpointing(every_steps=EVERY), folder / "home", "0001", {}, group)
         kept.resume(state)

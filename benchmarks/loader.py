@@ -58,7 +58,7 @@ os.environ.update(alone, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 import numpy as np, torch
 from torch.utils.data import DataLoader, Dataset
 from trainwright.artifacts import Snapshot
-from trainwright.experiment import Mlp, Training
+from trainwright.experiment import Mlp, ResolvedTraining
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.process_group import process_group
 from trainwright.train.feeding.target import merge_labels
@@ -70,7 +70,8 @@ from trainwright.train.step import Stepper
 
 folder, repeats, size = Path(sys.argv[1]), int(sys.argv[2]), 8192
 snapshot = Snapshot.read(folder)
-source, training = RowSource(folder, snapshot, "train", input_kinds(snapshot)), Training(batch_size=size)
+source = RowSource(folder, snapshot, "train", input_kinds(snapshot))
+training = ResolvedTraining(epochs=1, batch_size=size, learning_rate=1e-3)
 found = {name: [] for name in ("loader", "step", "rows", "rows2")}
 
 

@@ -31,7 +31,7 @@ RUN = """
 import json, sys, time
 from pathlib import Path
 import torch
-from trainwright.experiment import Training
+from trainwright.experiment import ResolvedTraining
 from trainwright.train.config import TrainConfig
 from trainwright.train.process_group import Ranks
 from trainwright.train.recorder import TrainingRecorder
@@ -50,7 +50,9 @@ if way == "peer":
 else:
     config = TrainConfig(
         attempt="0001", home=str(folder), training_set="", data_version="", network={}, processes=1,
-        training=Training(tracking={"every_steps": 1}).model_dump(mode="json"),
+        training=ResolvedTraining(
+            epochs=1, batch_size=4096, learning_rate=1e-3, tracking={"every_steps": 1}
+        ).model_dump(mode="json"),
         destination={"uri": uri, "experiment": "trainwright", "run": ""} if uri else {},
     )
     curves = TrainingRecorder(config, Ranks(0, 1, 0, 1, torch.device("cpu")), folder)

@@ -6,11 +6,6 @@ backward, AdamW), one thread each, blocks of steps in turn in one process. Then 
 share the batches that one process had, for a model whose time is in its matrices; goal: 1.8 times on two
 cores. What the machine itself allows is measured beside it: two such trainings of half the batch without
 exchange.
-
-``--gpu`` trains a language model of a billion weights on one GPU instead (bf16, compiled, fused AdamW, SDPA)
-and prints its use of the device: operations by ``steps.flops.flops_per_token`` (6 N + 12 L W T, as PaLM
-and TorchTitan count) a second, over what the device can do at most. ``--tiny`` runs the same code on a small
-model on the CPU, against a peak that means nothing, and publishes nothing.
 """
 
 import argparse
@@ -27,9 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = ROOT / ".environments" / "torch" / "bin" / "python"
-OVERHEAD_GOAL, SCALING_GOAL, GPU_GOAL = 0.98, 1.8, 0.5
-BILLION = {"vocabulary": 32_768, "context": 2048, "width": 2048, "layers": 20, "heads": 16, "hidden": 5504}
-TINY = {"vocabulary": 512, "context": 64, "width": 64, "layers": 2, "heads": 4}
+OVERHEAD_GOAL, SCALING_GOAL = 0.98, 1.8
 
 
 def overhead(repeats: int) -> dict[str, list[tuple[float, float]]]:
@@ -73,41 +66,6 @@ def scaling(repeats: int, *, alone: bool = False) -> list[float]:
         loop = steps.ours(architecture, module, steps.rows(size), among)
         loop(count)
         return [count * batch / loop(count) for _ in range(repeats)]
-
-
-def billion(*, tiny: bool) -> dict[str, Any]:
-    """Train the large language model on a GPU (or a tiny one on the CPU); return what it made of it."""
-    import steps
-    import torch
-    from steps.flops import flops_per_token, peak_flops
-
-    from trainwright.experiment import LanguageModel
-    from trainwright.train.architectures import Inputs, Target, make
-    from trainwright.train.process_group import process_group
-
-    network = LanguageModel(**(TINY if tiny else BILLION))  # type: ignore[arg-type]
-    batch, micro, count = (8, 4, 3) if tiny else (32, 8, 20)
-    asked = {"precision": "bf16", "compile": True, "micro_batch": micro, "clip": 1.0}
-    with process_group(0 if tiny else 1) as group:
-        architecture = make(network)
-        module = architecture.build(Inputs(Target("tokens"))).to(group.device)
-        loop = steps.ours(architecture, module, steps.sequences(network, batch * 8, batch), group, **asked)
-        loop(3)
-        seconds = loop(count) / count
-        device = "CPU" if tiny else torch.cuda.get_device_name(group.device)
-        memory = 0 if tiny else torch.cuda.max_memory_allocated(group.device)
-    tokens, peak = batch * network.context / seconds, 1e12 if tiny else peak_flops(device)
-    if peak is None:
-        raise SystemExit(f"the peak of {device} is not known: add it to steps.flops._PEAK_FLOPS")
-    return {
-        "device": device,
-        "weights": sum(entry.numel() for entry in module.parameters()),
-        "tokens_per_s": tokens,
-        "step_s": seconds,
-        "use": tokens * flops_per_token(network) / peak,
-        "causal_use": tokens * flops_per_token(network, causal=True) / peak,
-        "memory_gib": memory / 2**30,
-    }
 
 
 def measured(what: str, processes: int, python: Path) -> Any:
@@ -161,27 +119,6 @@ def with_two(rounds: int, python: Path) -> tuple[float, list[list[str]]]:
     return gains[0], table
 
 
-def on_gpu(python: Path, *, tiny: bool) -> int:
-    """Measure the use of a GPU, and publish it; a tiny run is only printed."""
-    from results import publish
-
-    found = measured("tiny:1" if tiny else "gpu:1", 1, python)
-    if tiny:
-        print(json.dumps(found))
-        return 0
-    used = found["use"]
-    line = f"train_step_gpu: {used:.1%} of the peak of one {found['device']} (goal {GPU_GOAL:.0%})"
-    table = [
-        ["weights", f"{found['weights'] / 1e9:.2f} billion"],
-        ["tokens a second", f"{found['tokens_per_s']:,.0f}"],
-        ["seconds a step", f"{found['step_s']:.3f}"],
-        ["of the peak, 6 N + 12 L W T", f"{used:.1%}"],
-        ["of the peak, 6 N + 6 L W T (causal)", f"{found['causal_use']:.1%}"],
-        ["memory", f"{found['memory_gib']:.1f} GiB"],
-    ]
-    return publish("train_step_gpu", ("LM, bf16, compiled", "value"), table, line, used >= GPU_GOAL)
-
-
 def worker(what: str, repeats: str) -> int:
     """Measure in this process, and print what was found if it is the first."""
     import torch
@@ -195,8 +132,6 @@ def worker(what: str, repeats: str) -> int:
         "overhead": lambda: overhead(int(repeats)),
         "scaling": lambda: scaling(int(repeats)),
         "alone": lambda: scaling(int(repeats), alone=True),
-        "gpu": lambda: billion(tiny=False),
-        "tiny": lambda: billion(tiny=True),
     }
     found = kinds[what]()
     if os.environ["RANK"] == "0":
@@ -208,15 +143,11 @@ def main() -> int:
     """Measure what is asked for, and say whether the goals are met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--gpu", action="store_true", help="a billion weights on one GPU")
-    parser.add_argument("--tiny", action="store_true", help="what --gpu runs, on the CPU; not published")
     parser.add_argument("--python", type=Path, default=TORCH, help="interpreter with torch")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         return worker(*given.measure.split(":"))
-    if given.gpu or given.tiny:
-        return on_gpu(given.python, tiny=given.tiny)
     return on_cpu(given.repeats, given.python)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.experiment import LanguageModel, Training
+from trainwright.experiment import LanguageModel, ResolvedTraining
 from trainwright.train.architectures import Architecture, Inputs
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.order import SampleOrder
@@ -92,7 +92,9 @@ class Perceptron:
 
 def ours(architecture: Architecture, module: nn.Module, memory: Memory, group: Ranks, **asked: Any) -> Run:
     """Prepare our loop."""
-    training = Training(batch_size=memory.order.batch_size, seed=SEED, schedule="constant", **asked)
+    size = memory.order.batch_size
+    usual = {"epochs": 1, "learning_rate": 1e-3, "schedule": "constant", "seed": SEED}
+    training = ResolvedTraining(batch_size=size, **usual | asked)
     stepper = Stepper(module, architecture, training, group)
     memory.part, memory.parts = stepper.layout.part, stepper.layout.parts
 

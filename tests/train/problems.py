@@ -18,7 +18,7 @@ from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.config import TrainConfig, input_kinds
 from trainwright.train.feeding.loader import Loader
-from trainwright.train.feeding.order import SampleOrder, default_streams
+from trainwright.train.feeding.order import SampleOrder
 from trainwright.train.feeding.rows import RowSource, encode, fit
 from trainwright.train.loop import FitResult, StepObserver, StepReport, TrainingLoop
 from trainwright.train.process_group import Ranks
@@ -178,7 +178,7 @@ def ready_alone(
     rate = sum(part.counts.get(1, 0) for part in labels) / len(rows)
     architecture = make(network)
     module = architecture.build(Inputs(Target("binary", (1 - rate, rate)), transforms))
-    order = SampleOrder(len(rows), training.batch_size, default_streams(1), training.seed)
+    order = SampleOrder(len(rows), training.batch_size, training.feeding.streams, training.seed)
     stepper = Stepper(module, architecture, training, group)
     return TrainingLoop(stepper, Loader(rows, order, 0, 1), training, group, observers=[watcher])
 

@@ -169,11 +169,3 @@ def test_prefetch_error_is_raised_by_the_step_that_needs_the_batch(rows: Encoded
         for _ in range(2):
             with pytest.raises(InputError, match="batch 3 cannot be read"):
                 loader.next()
-
-
-def test_streams_not_divisible_by_processes_fail_at_the_first_batch(rows: EncodedRows) -> None:
-    with (
-        Loader(rows, order(rows), 0, 3) as loader,
-        pytest.raises(InputError, match="cannot be shared evenly by 3"),
-    ):
-        loader.next()

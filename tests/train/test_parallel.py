@@ -147,12 +147,6 @@ NETWORK = LanguageModel(vocabulary=100, width=48, heads=6, groups=3, layers=3, h
             "2 micro-batches do not fill the 3 stages",
         ),
         (NETWORK, 2, {"micro_batch": 4, "parallel": {"pipeline": 2}}, "micro_batch 4 and pipeline 2"),
-        (
-            NETWORK,
-            3,
-            {"batch_size": 9, "feeding": {"streams": 8}},
-            "8 streams cannot be shared evenly by 3",
-        ),
         (NETWORK, 3, {"compile": True, "parallel": {"tensor": 3}}, "compile and tensor 3"),
         (Mlp(), 2, {"parallel": {"tensor": 2}}, "'mlp' does not support tensor 2"),
         (Mlp(), 2, {"parallel": {"pipeline": 2}}, "'mlp' does not support pipeline 2"),

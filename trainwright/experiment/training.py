@@ -62,7 +62,7 @@ class Parallel(Section):
 class Feeding(Section):
     """Shuffling, prefetching and local cache of samples."""
 
-    streams: int | None = Field(None, ge=1, description="Parts of the sample order; the processes divide it.")
+    streams: int = Field(8, ge=1, description="Parts of the sample order; at least the number of nodes.")
     block: int = Field(4096, ge=1, description="Neighboring samples shuffled as one block.")
     window: int = Field(262_144, ge=1, description="Samples of a stream then shuffled together.")
     prefetch: int = Field(4, ge=1, le=1024, description="Batches to prefetch.")

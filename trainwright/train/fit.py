@@ -79,14 +79,15 @@ def fit_network(
     """
     ranks, recorder, folder, requested = run.ranks, run.recorder, run.folder, run.stop.requested
     barrier(ranks)
-    training = _with_fitting_micro_batch(run.training, folder, ranks)
+    training = limit_micro_batch(run.training, run.config.processes, ranks)
+    training = _with_fitting_micro_batch(training, folder, ranks)
     torch.manual_seed(training.seed)
     module = build(architecture, inputs, ranks.device)
     if ranks.leads and isinstance(run.config.model, Imported):
         require_exportable(architecture, inputs)
     stepper = Stepper(module, architecture, training, ranks)
     layout = stepper.layout
-    order = order_of(len(samples), training, layout.parts, labels)
+    order = order_of(len(samples), training, labels)
     evaluate = None
     if watched:
         evaluate = SplitEvaluator(stepper, architecture, watched, run.training, ranks, requested)
@@ -104,7 +105,8 @@ def fit_network(
         if ranks.leads:
             sys.stderr.write(no_checkpoint_warning(training.checkpoints, loop.total))
         result = loop.run()
-    recorder.note(result.steps, checkpoint_stall_s=checkpointer.stall_s, resume_s=checkpointer.resume_s)
+    waits = {"checkpoint_stall_s": checkpointer.stall_s, "resume_s": checkpointer.resume_s}
+    recorder.note(result.steps, **waits, input_wait_s=feeder.waited_s)
     weights = full_weights(stepper.module, layout)
     module = architecture.build(inputs)
     if ranks.leads:
@@ -158,6 +160,18 @@ def out_of_memory_advice(
             "training stays the same. Or recompute: true, more processes to shard over, or a larger GPU.",
             again=again,
         ) from error
+
+
+def limit_micro_batch(training: ResolvedTraining, processes: int, ranks: Ranks) -> ResolvedTraining:
+    """Return the settings for fewer processes than configured: each accumulates its larger share.
+
+    An elastic job that shrinks keeps its global batch, and so its learning rate; the micro-batch stays at
+    most the share of the configured number of processes, so that the memory of each suffices.
+    """
+    if ranks.size == processes or training.parallel.pipeline > 1:
+        return training
+    share = math.ceil(training.batch_size / degrees_of(training.parallel, processes).parts)
+    return training.model_copy(update={"micro_batch": min(training.micro_batch or share, share)})
 
 
 def _with_fitting_micro_batch(training: ResolvedTraining, folder: Path, ranks: Ranks) -> ResolvedTraining:

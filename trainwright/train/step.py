@@ -213,7 +213,7 @@ def micro_batches(batch: Batch, size: int, parts: int, training: ResolvedTrainin
     micro-batches are padded with samples of weight 0. Otherwise only an empty one gets such a sample, because
     not every module can run on an empty batch. Shares differ by at most one sample.
     """
-    whole, stages = training.batch_size // parts, training.parallel.pipeline > 1
+    whole, stages = math.ceil(training.batch_size / parts), training.parallel.pipeline > 1
     if stages:
         count = training.parallel.in_flight
         most = math.ceil(whole / count)

@@ -90,8 +90,7 @@ class Manifest(Document):
             raise InputError(
                 f"checkpoint {self.name} is of another training: {'; '.join(differing[:_SHOWN])}",
                 where="training",
-                hint="Restore the old value. The order's streams follow from the number of processes: set "
-                "training.feeding.streams to the old value, or use as many processes as before.",
+                hint="Restore the old value; that of order.streams is training.feeding.streams.",
             )
 
 

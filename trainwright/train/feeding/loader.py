@@ -1,5 +1,6 @@
 """Samples by number, batches of them, and a loader that prepares batches ahead of the step."""
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,6 +66,8 @@ class SampleSource(Protocol):
 class Loader:
     """Gives one process its share of every batch; a thread prepares the next ones.
 
+    ``waited_s`` has the seconds that :meth:`next` waited for samples.
+
     Gathering a batch is a handful of calls to numpy and torch, which release the GIL. The process is number
     ``part`` of ``parts`` data-parallel ones; ``pin`` puts batches into pinned memory.
     """
@@ -79,7 +82,7 @@ class Loader:
         prefetch: int = 4,
         pin: bool = False,
     ) -> None:
-        self.order = order
+        self.order, self.waited_s = order, 0.0
         self._samples, self._part, self._parts = samples, part, parts
         self._prefetch, self._pin = prefetch, pin
         self._thread: ThreadPoolExecutor | None = None
@@ -99,7 +102,9 @@ class Loader:
         """Return this process's share of the next batch."""
         if self._thread is None:
             self.begin(0)
+        began = time.monotonic()
         batch = self._ahead[0].result()
+        self.waited_s += time.monotonic() - began
         self._ahead.popleft()
         self._submit()
         return batch

@@ -4,8 +4,8 @@ Each epoch shuffles blocks of neighbouring samples, splits the sequence into ``s
 shuffles each stream once more within windows. A global batch takes an equal share from every stream. So
 
 - every sample is seen exactly once per epoch;
-- the order does not depend on the number of processes, as long as that divides the number of streams
-  (the idea of MosaicML Streaming's canonical nodes);
+- a batch does not depend on the number of processes, each of which takes a slice of it (the idea of MosaicML
+  Streaming's canonical nodes);
 - a process reads from few places at a time, however large the split is;
 - the state of the order is the number of the step: nothing else needs saving.
 
@@ -22,11 +22,6 @@ from numpy.typing import NDArray
 
 from trainwright.errors import InputError
 from trainwright.experiment import ResolvedTraining
-
-
-def default_streams(parts: int) -> int:
-    """Return the default number of streams: the same for 1, 2, 4 and 8 processes."""
-    return math.lcm(8, parts)
 
 
 @dataclass(frozen=True)
@@ -85,28 +80,29 @@ class SampleOrder:
         """Return the samples of a step, from 0, that belong to one of several data-parallel processes.
 
         Returns:
-            Numbers of samples, shape (samples,); the concatenated parts are the batch.
+            Numbers of samples, shape (samples,); the concatenated parts are the batch. Their sizes differ by
+            at most 1.
         """
-        if self.streams % parts:
-            raise InputError(
-                f"{self.streams} streams cannot be shared evenly by {parts} data-parallel processes",
-                where="training.feeding.streams",
-                hint=f"Use a multiple of {parts}, such as {math.lcm(self.streams, parts)}.",
-            )
         epoch, number = divmod(self.position(step), self.batches)
-        streams = range(part * self.streams // parts, (part + 1) * self.streams // parts)
-        return np.concatenate([self._of_stream(epoch, number, stream) for stream in streams])
+        size = self.size(number)
+        first, last = part * size // parts, (part + 1) * size // parts
+        found = [np.empty(0, dtype=np.int64)]
+        for stream in range(self.streams):
+            start, end = stream * size // self.streams, (stream + 1) * size // self.streams
+            low, high = max(first, start), min(last, end)
+            if low < high:
+                found.append(self._of_stream(epoch, number, stream, low - start, high - low))
+        return np.concatenate(found)
 
-    def _of_stream(self, epoch: int, number: int, stream: int) -> NDArray[np.int64]:
-        """Return the samples of a batch that come from one stream."""
-        before = number * self._quota(self.batch_size, stream)
-        count = self._quota(self.size(number), stream)
+    def _of_stream(self, epoch: int, number: int, stream: int, first: int, count: int) -> NDArray[np.int64]:
+        """Return some of the samples of a batch that come from one stream, from number ``first`` on."""
+        before = number * self._quota(self.batch_size, stream) + first
         found = []
         while count:
             window, offset = divmod(before, self.window)
             found.append(self._window(epoch, stream, window)[offset : offset + count])
             before, count = before + len(found[-1]), count - len(found[-1])
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        return np.concatenate(found)
 
     def _quota(self, size: int, stream: int) -> int:
         """Return how many samples of a batch come from a stream: as even as whole numbers allow."""
@@ -198,11 +194,10 @@ class BalancedOrder(SampleOrder):
 
 
 def order_of(
-    samples: int, training: ResolvedTraining, parts: int, labels: Callable[[], NDArray[np.generic]]
+    samples: int, training: ResolvedTraining, labels: Callable[[], NDArray[np.generic]]
 ) -> SampleOrder:
     """Return the configured order; ``labels`` returns the class of each sample, for balanced sampling."""
     feeding, seed = training.feeding, training.seed
     if training.objective.sampling == "balanced":
         return BalancedOrder.of(labels().astype(np.int64), training.batch_size, seed)
-    streams = feeding.streams or default_streams(parts)
-    return SampleOrder(samples, training.batch_size, streams, seed, feeding.block, feeding.window)
+    return SampleOrder(samples, training.batch_size, feeding.streams, seed, feeding.block, feeding.window)

@@ -22,7 +22,7 @@ from trainwright.tracking.history import HISTORY_FILE, TrackingDestination, kfp_
 from trainwright.train.config import TrainConfig, TrialMetrics, degrees_of
 from trainwright.train.defaults import resolve_training
 from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
-from trainwright.train.submit.checks import check_request
+from trainwright.train.submit.checks import check_elastic, check_request
 from trainwright.train.submit.job_directory import next_attempt_folder, next_trial_folder
 from trainwright.train.submit.task_config import apply_task_config
 from trainwright.train.submit.usage import write_usage
@@ -178,6 +178,7 @@ def _prepare(request: TrainRequest) -> _Prepared:
     config, resources, env, snapshot = _parse(request)
     name = launchers.resolve_launcher(resources.launcher)
     check_request(config, snapshot)
+    check_elastic(config.settings, resources)
     return _Prepared(request, config, resources, env, name)
 
 

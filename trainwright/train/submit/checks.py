@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import Auto, LanguageModel, Network, ResolvedTraining, Trees
+from trainwright.experiment import Auto, LanguageModel, Network, ResolvedTraining, Resources, Trees
 from trainwright.experiment.training import Objective
 from trainwright.storage.uris import remote
 from trainwright.train.config import Degrees, TrainConfig, degrees_of, input_kinds, multiples_near
@@ -108,6 +108,25 @@ def check_parallelism(network: Network, training: ResolvedTraining, processes: i
     return found
 
 
+def check_elastic(training: ResolvedTraining, resources: Resources) -> None:
+    """Check that an elastic job can train at every number of nodes; raise InputError if not."""
+    least, most = resources.placement.min_nodes or resources.nodes, resources.nodes
+    if least == most:
+        return
+    parallel, wrong = training.parallel, []
+    rest = parallel.pipeline * parallel.shard * parallel.tensor
+    if parallel.replicate is not None:
+        wrong.append(f"replicate {parallel.replicate} is fixed; leave it out, so that it follows the nodes")
+    if bad := [nodes for nodes in range(least, most + 1) if nodes * resources.processes % rest]:
+        wrong.append(
+            f"pipeline x shard x tensor = {rest} does not divide {bad[0] * resources.processes} processes, "
+            f"on {bad[0]} nodes; use a divisor of resources.processes {resources.processes}"
+        )
+    if wrong:
+        where = f"training.parallel, with resources.placement.min_nodes {least}"
+        raise InputError("\n".join(wrong), where=where)
+
+
 def _batch_conflicts(training: ResolvedTraining, found: Degrees) -> Iterator[tuple[str, str]]:
     size, parts, parallel = training.batch_size, found.parts, training.parallel
     if size < parts:
@@ -117,11 +136,6 @@ def _batch_conflicts(training: ResolvedTraining, found: Degrees) -> Iterator[tup
         near = multiples_near(size, parts)
         what = f"batch_size {size} cannot be shared evenly by {parts} processes. Use {near}."
         yield "training.batch_size", what
-    streams = training.feeding.streams
-    if streams and streams % parts:
-        near = multiples_near(streams, parts)
-        what = f"{streams} streams cannot be shared evenly by {parts} data-parallel processes. Use {near}."
-        yield "training.feeding.streams", what
     if found.pipeline == 1:
         return
     if training.micro_batch:
