@@ -25,6 +25,7 @@ from trainwright.experiment.resources import Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Section
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
+from trainwright.experiment.triggers import StartedBy, Triggers
 from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import (
     Quarantine,
@@ -68,12 +69,14 @@ __all__ = [
     "SeverityRule",
     "Share",
     "Smtp",
+    "StartedBy",
     "Steps",
     "Suppression",
     "Tabular",
     "Tracking",
     "Training",
     "Trees",
+    "Triggers",
     "Tuning",
     "Validation",
     "Window",
