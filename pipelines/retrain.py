@@ -8,7 +8,7 @@ from components.trigger.component import trigger
 from pipelines.train_and_register import DATABASE, MLFLOW, SECRETS
 from trainwright.authoring.tasks import SUMMARIZE, configure, grant_mlflow, grant_run_end
 
-TOKEN = "access-ml-pipeline"
+API_LABEL = "access-ml-pipeline"
 """Label of pods that get a token for the API: that of the PodDefault in Kubeflow's documentation."""
 
 
@@ -62,4 +62,4 @@ def retrain(
             dry_run=dry_run,
         )
         configure(decided, cpu="500m", memory="1G", cached=False, store=False)
-        kubernetes.add_pod_label(grant_mlflow(decided, MLFLOW), TOKEN, "true")
+        kubernetes.add_pod_label(grant_mlflow(decided, MLFLOW), API_LABEL, "true")

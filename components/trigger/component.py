@@ -8,7 +8,7 @@ from trainwright.authoring import images
 
 
 @dsl.component(base_image=images.SERVICE, install_kfp_package=False)
-def trigger(
+def trigger(  # noqa: PLR0917 - kfp passes them by name
     triggers: dict,
     target: dict,
     registry: dict,

@@ -136,7 +136,7 @@ def _metric_check(rules: Triggers, facts: Facts) -> Check:
 
 
 def _obstacles(rules: Triggers, started: Sequence[Start], day: date) -> Iterator[str]:
-    """Yield what forbids a start: whole days, so that no jitter of the clock moves a start to the next day."""
+    """Yield what forbids a start; in whole days, so that a later minute than yesterday's delays nothing."""
     for one in started:
         if one.day == day:
             yield f"run {one.run} was started for {day}"
