@@ -106,6 +106,7 @@ class DeclaredSchedule:
     labels: Mapping[str, str]
     warnings: tuple[str, ...] = ()  # what will hardly work on a cluster
     starts: Package | None = None  # of a schedule with triggers: what the reconciler starts
+    compiled: Path  # of the pipeline that the schedule names
 
     @property
     def key(self) -> str:
@@ -188,6 +189,7 @@ def _declared(name: str, file: Schedules, folder: Path, labels: Mapping[str, str
         labels=labels,
         warnings=order.warnings(package.pipeline, arguments, schedule.registry),
         starts=starts,
+        compiled=compiled,
     )
 
 
