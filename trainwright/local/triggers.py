@@ -41,7 +41,7 @@ def evaluate(declared: DeclaredSchedule, day: date, runs_folder: Path) -> Evalua
     }
     outcome = runner.run(catalog.pipeline(RECONCILER), arguments, runs_folder=runs_folder)
     tasks: Mapping[str, Task] = {task.step: task for task in outcome.tasks}
-    decided, start = tasks["trigger"], None
+    decided, start = tasks["trigger-with-drift" if "serving" in arguments else "trigger"], None
     if decided.parameters.get("decision") == START:
         start = StartedBy(
             trigger=trigger,

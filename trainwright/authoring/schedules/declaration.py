@@ -215,7 +215,22 @@ def _reconciler_arguments(
     target = {
         "trigger": trigger, "pipeline": package.name, "version": package.digest, "arguments": dict(arguments),
     }  # fmt: skip
+    validation = dict(arguments.get("validation", {}))
+    drift: dict[str, Any] = {}
+    if schedule.triggers and schedule.triggers.drift:
+        drift = {
+            "serving": validation.get("serving_log", {}).get("source"),
+            "baseline": validation.get("baseline"),
+        }
+        if missing := [name for name, there in drift.items() if not there]:
+            raise InputError(
+                f"drift needs validation.serving_log and validation.baseline; missing: {', '.join(missing)}",
+                where="triggers.drift",
+                hint="`trainwright baseline accept RUN --to FILE` makes a baseline.",
+            )
+        drift |= {"validation": validation, "features": arguments.get("features", {})}
     return {
+        **drift,
         "triggers": schedule.triggers.to_parameter(as_written=True) if schedule.triggers else {},
         "target": target,
         "source": data["source"],
