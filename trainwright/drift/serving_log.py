@@ -64,6 +64,14 @@ class ServedRows:
         }
         return cls(sources, {name: there[name] for name in there.keys() - unlike.keys()}, unlike)
 
+    @property
+    def untimed(self) -> frozenset[str]:
+        """Features of the log that are no times: a baseline counts those in a unit of its own."""
+        types = {field.name: field.type for field in self.sources.schema}
+        return frozenset(
+            name for name, column in self.columns.items() if not pa.types.is_temporal(types[column])
+        )
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, under the names of the features."""
         for part in self.sources.parts():

@@ -95,7 +95,7 @@ def judge(validation: Validation, features: Features, references: References, no
     served = ServedRows.open(log, references.serving, references.serving_version, kinds)
     limits, measured, not_judged = [], [], []
     for one in known:
-        own = {name: kinds[name] for name in one.kinds if name in served.columns}
+        own = {name: kinds[name] for name in one.kinds if name in kinds and name in served.untimed}
         bins = {name: points for name, points in one.cuts.items() if name in own}
         sample = count("serving log", served.batches(), own, bins)
         if not sample.rows:

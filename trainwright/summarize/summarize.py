@@ -93,8 +93,9 @@ def summarize(
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending, cluster)
         watch.record(record, OWN, headline(run), parents=run.records)
-        text = draw_summary(run)
-        write_page(draw_page(run, folder or f"{run_root}/{OWN}"), page)
+        started = started_by(section)
+        text = "\n".join(filter(None, (draw_summary(run), markdown.escape(started))))
+        write_page(draw_page(run, folder or f"{run_root}/{OWN}", started), page)
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
@@ -116,8 +117,14 @@ def _write(path: Path, text: str) -> None:
         print(f"{path} could not be written: {error}")  # noqa: T201 - the log is all that is left
 
 
-def draw_page(run: Run, folder: str = "") -> ReportPage:
-    """Return the page of a run, which lies in ``folder``."""
+def started_by(section: Mapping[str, Any]) -> str:
+    """Return which trigger started a run and why; empty if none did."""
+    by = section.get("started_by")
+    return f"Started by trigger {by['trigger']} for {by['date']}: {by['reason']}" if by else ""
+
+
+def draw_page(run: Run, folder: str = "", started: str = "") -> ReportPage:
+    """Return the page of a run, which lies in ``folder``; ``started`` says what started it."""
     flagged = [
         index
         for index, step in enumerate(run.steps)
@@ -146,7 +153,7 @@ def draw_page(run: Run, folder: str = "") -> ReportPage:
         title=f"Run {run.name}" if run.name else "Run",
         subtitle=outcome(run),
         decision=decision_of(run),
-        facts=list(_facts(run)),
+        facts=[*_facts(run), *([("started by", started.removeprefix("Started by "))] if started else [])],
         sections=[section for section in sections if section],
     )
 
