@@ -1,7 +1,7 @@
 """Drift of a serving log against the accepted baseline of the model in production."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +10,9 @@ from tensorflow_metadata.proto.v0 import statistics_pb2  # type: ignore[import-u
 
 from trainwright.drift.baseline import Baseline, CountedSample, read_accepted, read_beside, read_features
 from trainwright.drift.comparison import (
+    ColumnComparison,
     Cuts,
+    Drift,
     SamplePair,
     decide,
     measure_counts,
@@ -19,12 +21,15 @@ from trainwright.drift.comparison import (
 )
 from trainwright.drift.counting import count
 from trainwright.drift.findings import JENSEN_SHANNON, L_INFINITY, Kind, Limit, SeverityPolicy
-from trainwright.drift.judgement import Judgement, weigh
+from trainwright.drift.judgement import Judgement, not_compared, weigh
 from trainwright.drift.serving_log import ServedRows
 from trainwright.errors import InputError
 from trainwright.experiment import Features, Validation
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
+from trainwright.verdicts import NotJudged
+
+_ABSENT = "the serving log does not have it as a text or a number; if it is no input, put it under ignore"
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,16 @@ class Reference:
     kinds: Mapping[str, Kind]
     cuts: Mapping[str, Cuts]
     sample: CountedSample
+    numbered: frozenset[str] = frozenset()  # categories that are whole numbers
+
+    @property
+    def log_kinds(self) -> dict[str, Kind]:
+        """Return the kind of each column's type in a log."""
+        return {name: "numbers" if name in self.numbered else kind for name, kind in self.kinds.items()}
+
+    def without(self, ignored: Collection[str]) -> "Reference":
+        """Leave columns out."""
+        return replace(self, kinds={name: kind for name, kind in self.kinds.items() if name not in ignored})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,39 +104,41 @@ def judge(validation: Validation, features: Features, references: References, no
             where="section validation",
             hint="`trainwright baseline accept RUN --to FILE` makes the baseline.",
         )
-    known = list(_references(references))
     ignored = {*validation.ignore, *features.ignore}
-    kinds = {name: kind for one in known for name, kind in one.kinds.items() if name not in ignored}
-    served = ServedRows.open(log, references.serving, references.serving_version, kinds)
-    limits, measured, not_judged = [], [], []
+    known = [one.without(ignored) for one in _references(references, features)]
+    types = {name: kind for one in known for name, kind in one.log_kinds.items()}
+    served = ServedRows.open(log, references.serving, references.serving_version, types)
+    limits: list[Limit] = []
+    measured: list[ColumnComparison] = []
+    not_judged: list[NotJudged] = []
     for one in known:
-        own = {name: kinds[name] for name in one.kinds if name in kinds and name in served.untimed}
-        bins = {name: points for name, points in one.cuts.items() if name in own}
-        sample = count("serving log", served.batches(), own, bins)
-        if not sample.rows:
-            raise InputError("the serving log has no rows", where=references.serving)
-        pair = SamplePair("serving", sample, one.sample, bins)
-        compared = [_limit(name, kind, validation, features) for name, kind in own.items()]
-        found = (
-            measure_counts(pair, compared),
-            measure_unseen(pair, compared, threshold=validation.new_values_threshold),
-        )
-        measured += measure_missing(pair, list(own), threshold=validation.missing_threshold)
-        for drift in found:
+        own = [_limit(name, kind, validation, features) for name, kind in one.kinds.items()]
+        there = [limit for limit in own if limit.column in served.untimed]
+        not_judged += not_compared("serving", [limit for limit in own if limit not in there], _ABSENT)
+        for drift in _measured(one, there, served, validation):
             measured += drift.measured
             not_judged += drift.not_judged
-        limits += compared
-    if not limits:
-        raise InputError(
-            "the serving log and the baseline have no column in common",
-            where=references.serving,
-            hint=f"Map them in validation.serving_log.columns. The baseline has {', '.join(kinds)}.",
-        )
+        limits += own
     comparisons = decide(measured, validation.false_alarm_rate)
     findings, undecided = weigh([], comparisons, not_judged, SeverityPolicy(validation, now))
     return Judgement(
         limits=tuple(limits), findings=tuple(findings), comparisons=comparisons, not_judged=undecided
     )
+
+
+def _measured(
+    reference: Reference, limits: Sequence[Limit], served: ServedRows, validation: Validation
+) -> Iterator[Drift]:
+    """Measure distributions, missing values and new values of the columns that the log has."""
+    kinds = {limit.column: limit.kind for limit in limits}
+    bins = {name: points for name, points in reference.cuts.items() if name in kinds}
+    sample = count("serving log", served.batches(), kinds, bins)
+    if not sample.rows:
+        raise InputError("the serving log has no rows", where="validation.serving_log")
+    pair = SamplePair("serving", sample, reference.sample, bins)
+    yield measure_counts(pair, limits)
+    yield Drift(measure_missing(pair, list(kinds), threshold=validation.missing_threshold), (), None)
+    yield measure_unseen(pair, limits, threshold=validation.new_values_threshold)
 
 
 def _limit(name: str, kind: Kind, validation: Validation, features: Features) -> Limit:
@@ -132,10 +149,11 @@ def _limit(name: str, kind: Kind, validation: Validation, features: Features) ->
     return Limit(name, kind, L_INFINITY, validation.categorical_threshold)
 
 
-def _references(references: References) -> Iterator[Reference]:
+def _references(references: References, features: Features) -> Iterator[Reference]:
     """Yield the columns of the rows, and the joined features if the baseline has them."""
     document = read_accepted(references.baseline, references.baseline_version)
-    yield _rows_of(document, references.baseline)
+    rows = _rows_of(document, references.baseline)
+    yield rows.without(rows.kinds.keys() - features.request) if features.request else rows
     if joined := read_features(references.baseline, references.baseline_version):
         sample = joined.sample()
         kinds: dict[str, Kind] = dict.fromkeys(sample.by_value, "categories")
@@ -146,6 +164,7 @@ def _rows_of(document: Baseline, uri: str) -> Reference:
     """Read the columns of the rows: numbers by their bins, texts by the values that TFDV counted."""
     content = read_beside(uri, document.statistics, document.statistics_sha256)
     (dataset,) = statistics_pb2.DatasetFeatureStatisticsList.FromString(content).datasets
+    texts = {one.path.step[0] for one in dataset.features if one.type == one.STRING}
     by_value: dict[str, dict[str, int]] = {}
     reasons: dict[str, str] = {}
     for feature in dataset.features:
@@ -165,4 +184,5 @@ def _rows_of(document: Baseline, uri: str) -> Reference:
     )
     cuts = {name: np.asarray(points, np.float64) for name, points in document.cuts.items()}
     kinds: dict[str, Kind] = dict.fromkeys(by_value, "categories")
-    return Reference(kinds | dict.fromkeys(document.counts, "numbers"), cuts, sample)
+    numbered = frozenset(name for name in by_value if name not in texts)
+    return Reference(kinds | dict.fromkeys(document.counts, "numbers"), cuts, sample, numbered)

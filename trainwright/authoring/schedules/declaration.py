@@ -228,7 +228,11 @@ def _reconciler_arguments(
                 where="triggers.drift",
                 hint="`trainwright baseline accept RUN --to FILE` makes a baseline.",
             )
-        drift |= {"validation": validation, "features": arguments.get("features", {})}
+        features = arguments.get("features", {})
+        outside = [data.get(role) for role in ("label", "key", "time")]
+        outside += [*features.get("known_after", ()), *features.get("exclude", ())]
+        validation["ignore"] = [*validation.get("ignore", ()), *filter(None, outside)]
+        drift |= {"validation": validation, "features": features}
     return {
         **drift,
         "triggers": schedule.triggers.to_parameter(as_written=True) if schedule.triggers else {},
