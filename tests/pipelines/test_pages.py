@@ -32,6 +32,7 @@ LEFT = {
     ),
     r"trainwright run train_and_register --config \S+/experiment.yaml": "tests/api/test_examples.py",
     r"trainwright run tune_and_register .*": "minutes of trials: tests/tune/test_tune.py",
+    r"trainwright triggers .*": "minutes of the pipeline: tests/pipelines/test_retrain.py",
     r"trainwright serve\b.*": "it runs until it is stopped: tests/service/test_pages.py",
     r"trainwright reproduce .*": "minutes of the same run again: tests/reproduce/test_reproduce.py",
     r"trainwright run materialize_features .*": "tests/pipelines/test_materialize_features.py runs it, twice",

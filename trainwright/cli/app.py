@@ -18,7 +18,7 @@ import trainwright
 from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.authoring.terminal import reported as _reported
-from trainwright.cli import run_commands, step_commands
+from trainwright.cli import run_commands, step_commands, trigger_commands
 from trainwright.cli.serve_command import serve
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted, clean
@@ -288,6 +288,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
 GROUPS: Mapping[str, typer.Typer] = {
     "runs": run_commands.app,
     "schedules": schedules.app,
+    "triggers": trigger_commands.app,
     "model": step_commands.model,
     "schema": step_commands.schema,
     "baseline": step_commands.baseline,

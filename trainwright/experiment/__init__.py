@@ -27,6 +27,7 @@ from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Section
 from trainwright.experiment.serving import InferenceService, Serving
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training
+from trainwright.experiment.triggers import StartedBy, Triggers
 from trainwright.experiment.tuning import Tuning
 from trainwright.experiment.validation import (
     Quarantine,
@@ -75,12 +76,14 @@ __all__ = [
     "Share",
     "SharedBudget",
     "Smtp",
+    "StartedBy",
     "Steps",
     "Suppression",
     "Tabular",
     "Tracking",
     "Training",
     "Trees",
+    "Triggers",
     "Tuning",
     "Validation",
     "Window",

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from trainwright.experiment.alerts import Alert, Smtp
 from trainwright.experiment.prices import OTHERS, Budget, Prices
 from trainwright.experiment.section import Fraction, Name, Section
+from trainwright.experiment.triggers import StartedBy
 
 
 class RunSettings(Section):
@@ -29,6 +30,7 @@ class RunSettings(Section):
         description="File (JSON lines) or https URL for OpenLineage events.",
     )
     openlineage_token_file: Name | None = Field(None, description="File with a bearer token for that URL.")
+    started_by: StartedBy | None = Field(None, description="Trigger that started the run; it sets this.")
 
     @model_validator(mode="after")
     def _mail_has_a_server(self) -> Self:

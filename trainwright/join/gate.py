@@ -22,6 +22,7 @@ from trainwright.drift.comparison import (
     measure_missing,
     measure_unseen,
 )
+from trainwright.drift.counting import count, find_cuts, kind_of
 from trainwright.drift.findings import (
     JENSEN_SHANNON,
     L_INFINITY,
@@ -35,13 +36,11 @@ from trainwright.drift.findings import (
     moment_of,
 )
 from trainwright.drift.judgement import Judgement, baseline_check, not_compared, weigh
+from trainwright.drift.serving_log import ServedRows
 from trainwright.errors import DataRefused, InputError
-from trainwright.experiment import Data, Features, ServingLog, Share, Validation
+from trainwright.experiment import Features, Validation
 from trainwright.featurestore import Service
-from trainwright.join.profile import count, find_cuts, kind_of
 from trainwright.report.markdown import escape, table
-from trainwright.sources import Sources, open_source
-from trainwright.storage import Access, take_listing
 from trainwright.verdicts import NotJudged, Verdict
 
 PREFIX = "features/"
@@ -297,9 +296,9 @@ class _Gate:
             yield "serving", self.limits, _pair("serving", sample, learned, cuts)
 
     @cached_property
-    def _served(self) -> "_ServedRows | None":
-        log = self.context.validation.serving_log
-        return _ServedRows.open(log, self.context, self._kinds) if log else None
+    def _served(self) -> ServedRows | None:
+        log, context = self.context.validation.serving_log, self.context
+        return ServedRows.open(log, context.serving, context.serving_version, self._kinds) if log else None
 
     def _measured(self, pair: SamplePair[CountedSample], limits: Sequence[Limit]) -> Iterator[Drift]:
         """Measure distributions, missing values and new values of one pair."""
@@ -340,58 +339,6 @@ def _pair(
     """Return two samples to compare, or the reason why they cannot be."""
     empty = next((sample.split for sample in (current, reference) if not sample.rows), "")
     return f"{empty} has no rows" if empty else SamplePair(against, current, reference, cuts)
-
-
-@dataclass(frozen=True)
-class _ServedRows:
-    """The rows of a serving log.
-
-    Attributes:
-        columns: Column of the log by feature, of those that it has in a type that can be compared.
-        unlike: Arrow type of the other features that it has.
-    """
-
-    sources: Sources
-    columns: Mapping[str, str]
-    unlike: Mapping[str, str]
-
-    @classmethod
-    def open(cls, log: ServingLog, context: GateContext, kinds: Mapping[str, Kind]) -> "_ServedRows":
-        """Open the log, and check that it is the one that was listed when the run began."""
-        listing = take_listing(context.serving, Access())
-        if listing.content_digest != context.serving_version:
-            raise InputError(
-                f"expected the serving log {context.serving_version[:12] or '(no version)'}, found "
-                f"{listing.content_digest[:12]}: it changed after `resolve` listed it",
-                where=context.serving,
-                hint="Run again: `resolve` lists it first.",
-            )
-        data = Data(source=context.serving, format=log.format, splits={"serving": Share(fraction=1)})
-        sources = open_source(listing, data, Access())
-        types = {field.name: field.type for field in sources.schema}
-        unknown = [f"{name}: {column}" for name, column in log.columns.items() if name not in kinds]
-        unknown += [f"{name}: {column}" for name, column in log.columns.items() if column not in types]
-        if unknown:
-            raise InputError(
-                f"validation.serving_log.columns names no feature, or no column of the log: {unknown}",
-                where=context.serving,
-                hint=f"Features: {', '.join(kinds)}. Columns of the log: {', '.join(types)}.",
-            )
-        columns = {name: log.columns.get(name, name) for name in kinds}
-        there = {name: column for name, column in columns.items() if column in types}
-        unlike = {
-            name: str(types[column])
-            for name, column in there.items()
-            if kind_of(types[column]) != kinds[name] and not pa.types.is_null(types[column])
-        }
-        return cls(sources, {name: there[name] for name in there.keys() - unlike.keys()}, unlike)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, under the names of the features."""
-        for part in self.sources.parts():
-            for _, _, rows in self.sources.batches(part):
-                chosen = rows.select(list(self.columns.values())).rename_columns(list(self.columns))
-                yield from chosen.to_batches()
 
 
 def write_verdict(

@@ -98,11 +98,12 @@ def summarize(
         record.mkdir(parents=True, exist_ok=True)
         run = read_run(run_root, ending, cluster)
         watch.record(record, OWN, headline(run), parents=run.records)
+        started = started_by(section)
         run, cost, notes = _priced(run, section, registry)
         if cost:
             cost.write(record)
-        text = draw_summary(run, cost, notes)
-        write_page(draw_page(run, folder or f"{run_root}/{OWN}", cost, notes), page)
+        text = "\n".join(filter(None, (draw_summary(run, cost, notes), markdown.escape(started))))
+        write_page(draw_page(run, folder or f"{run_root}/{OWN}", cost, notes, started), page)
     except Exception as error:
         text += f"\nThe page of the run could not be drawn: {markdown.escape(error)}\n"
         _write(page, f"<!doctype html><meta charset=utf-8><pre>{markdown.escape(text)}</pre>")
@@ -141,10 +142,16 @@ def _write(path: Path, text: str) -> None:
         print(f"{path} could not be written: {error}")  # noqa: T201 - the log is all that is left
 
 
+def started_by(section: Mapping[str, Any]) -> str:
+    """Return which trigger started a run and why; empty if none did."""
+    by = section.get("started_by")
+    return f"Started by trigger {by['trigger']} for {by['date']}: {by['reason']}" if by else ""
+
+
 def draw_page(
-    run: Run, folder: str = "", cost: RunCost | None = None, notes: Sequence[str] = ()
+    run: Run, folder: str = "", cost: RunCost | None = None, notes: Sequence[str] = (), started: str = ""
 ) -> ReportPage:
-    """Return the page of a run, which lies in ``folder``."""
+    """Return the page of a run, which lies in ``folder``; ``started`` says what started it."""
     flagged = [
         index
         for index, step in enumerate(run.steps)
@@ -175,7 +182,11 @@ def draw_page(
         title=f"Run {run.name}" if run.name else "Run",
         subtitle=outcome(run),
         decision=decision_of(run),
-        facts=[*_facts(run), *([("cost", f"{cost.cost:,.4g} {cost.currency}")] if cost else [])],
+        facts=[
+            *_facts(run),
+            *([("cost", f"{cost.cost:,.4g} {cost.currency}")] if cost else []),
+            *([("started by", started.removeprefix("Started by "))] if started else []),
+        ],
         sections=[section for section in sections if section],
     )
 

@@ -62,6 +62,7 @@ def gated(folder: Path, text: str = "") -> Path:
                     "source": {"parameterType": "STRING"},
                     "rows": {"parameterType": "NUMBER_INTEGER", "isOptional": True, "defaultValue": 3.0},
                     "date": {"parameterType": "STRING", "isOptional": True, "defaultValue": ""},
+                    "run": {"parameterType": "STRUCT", "isOptional": True, "defaultValue": {}},
                     "registry": {"parameterType": "STRUCT", "isOptional": True, "defaultValue": {}},
                 }
             },

@@ -158,6 +158,7 @@ class Api:
             ("GET", "/healthz", store.health),
             ("POST", "/experiments", lambda: store.make_experiment(data())),
             ("GET", "/experiments", lambda: store.listed("experiments", query)),
+            ("GET", f"/experiments/{identifier}", store.experiment),
             ("POST", "/pipelines", lambda: store.make_pipeline(data())),
             ("GET", "/pipelines", lambda: store.listed("pipelines", query)),
             (

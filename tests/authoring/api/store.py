@@ -261,6 +261,9 @@ class Store:
     def recurring(self, recurring_run_id: str) -> Any:
         return self.one(self.recurring_runs, "recurring_run_id", recurring_run_id)
 
+    def experiment(self, experiment_id: str) -> Any:
+        return self.one(self.experiments, "experiment_id", experiment_id)
+
     def run(self, run_id: str) -> Any:
         return self.one(self.runs, "run_id", run_id)
 

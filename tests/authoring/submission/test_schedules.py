@@ -317,3 +317,47 @@ def said(folder: Path, name: str, server: Api, *more: str) -> list[str]:
     out, err = done.communicate()
     assert (done.returncode, err) == (0, "")
     return out.splitlines()
+
+
+TRIGGERED = NIGHTLY | {
+    "params": {"source": "gs://rows", "registry": '{"model": "late"}'},
+    "triggers": {"max_age_days": 30},
+}
+
+
+def test_schedule_with_triggers_runs_the_reconciler_with_its_own_pipeline_as_target(
+    server: Api, apply: Apply
+) -> None:
+    assert apply({"nightly": TRIGGERED}) == ["make nightly", "enable nightly"]
+    (made,) = server.store.recurring_runs
+    arguments = made.runtime_config.parameters
+    names = {one.pipeline_id: one.name for one in server.store.pipelines}
+    versions = {names[one.pipeline_id]: one for one in server.store.pipeline_versions}
+    assert versions.keys() == {"gated", "retrain"}
+    reference = made.pipeline_version_reference.pipeline_version_id
+    assert reference == versions["retrain"].pipeline_version_id
+    assert arguments["triggers"] == {"max_age_days": 30}
+    assert arguments["source"] == arguments["data"]["source"] == "gs://rows"
+    target = arguments["target"]
+    assert (target["trigger"], target["version"]) == ("team-a/nightly", versions["gated"].name)
+    assert target["arguments"]["registry"] == {"model": "late"}
+    assert apply({"nightly": TRIGGERED}) == []
+    changed = TRIGGERED | {"triggers": {"max_age_days": 31}}
+    assert apply({"nightly": changed}) == ["make nightly", "disable nightly", "enable nightly"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"triggers": {"new_data": False}}, "no condition: set new_data"),
+        ({"triggers": {"metric": {"name": "auc"}}}, "needs either at_least or at_most"),
+        ({"triggers": {"drift": True}}, "missing: serving, baseline"),
+        ({"params": {"source": "gs://rows"}}, "triggers need registry.model"),
+    ],
+)
+def test_trigger_that_could_not_decide_is_rejected_before_any_call(
+    server: Api, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        declaration.read(write(tmp_path, {"nightly": TRIGGERED | change}))
+    assert not server.bodies

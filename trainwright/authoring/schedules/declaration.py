@@ -18,10 +18,13 @@ from trainwright.authoring.schedules import timing
 from trainwright.authoring.submission import order, provenance, runs
 from trainwright.authoring.submission.order import Package
 from trainwright.errors import InputError
-from trainwright.experiment import Section
+from trainwright.experiment import Section, Triggers
 
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
 TIMES = 5
+RECONCILER = "retrain"
+"""The pipeline that a schedule with triggers runs instead of its own."""
+
 _PLACEHOLDER = re.compile(r"\[\[(ScheduledTime|CurrentTime|RunUUID|Index)\b[^\]]*\]\]|\{\{\$\..*?\}\}")
 
 
@@ -45,6 +48,7 @@ class Schedule(Section):
         1, description="Runs that may go on at a time."
     )
     enabled: bool = Field(True, description="False: it is there, and does not fire.")
+    triggers: Triggers | None = Field(None, description="Conditions; without, every time starts a run.")
 
     @model_validator(mode="after")
     def _one_trigger(self) -> Self:
@@ -70,6 +74,10 @@ class Schedules(Section):
     owner: Word = Field(description="Marks what this file makes; nothing else is ever touched.")
     cluster_zone: str = Field(
         "UTC", description="Zone in which the installation reads cron: its CRON_SCHEDULE_TIMEZONE."
+    )
+    kubeflow: str = Field(
+        "http://ml-pipeline.kubeflow.svc.cluster.local:8888",
+        description="Address of the API for the steps of the cluster, which start runs of triggers.",
     )
     schedules: dict[Word, Schedule] = Field(description="Each by its name.")
 
@@ -97,13 +105,15 @@ class DeclaredSchedule:
     cluster_zone: str
     labels: Mapping[str, str]
     warnings: tuple[str, ...] = ()  # what will hardly work on a cluster
+    starts: Package | None = None  # of a schedule with triggers: what the reconciler starts
+    compiled: Path  # of the pipeline that the schedule names
 
     @property
     def key(self) -> str:
         """Digest of everything that decides what the cluster does."""
         content = {
             "package": self.package.digest,
-            "arguments": {key: value for key, value in self.arguments.items() if key not in runs.RECORDED},
+            "arguments": _unrecorded(self.arguments),
             "cron": self.cron,
             "interval_s": self.schedule.interval_s,
             "settings": [
@@ -133,6 +143,14 @@ class DeclaredSchedule:
         return [time.astimezone(zone) for time in islice(found, count)]
 
 
+def _unrecorded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments without those that are only a record, also those of a pipeline to start."""
+    found = {key: value for key, value in arguments.items() if key not in runs.RECORDED}
+    if isinstance(target := found.get("target"), Mapping):
+        found["target"] = {**target, "arguments": _unrecorded(target["arguments"])}
+    return found
+
+
 def read(path: Path) -> tuple[str, list[DeclaredSchedule]]:
     """Read and validate a file of schedules: its owner, and every schedule."""
     file = Schedules.check(experiments.plain(path, "the file of schedules"), where=str(path))
@@ -152,6 +170,13 @@ def _declared(name: str, file: Schedules, folder: Path, labels: Mapping[str, str
         arguments = experiments.of_pipeline(compiled, config, params)
         package = order.checked_package(compiled, arguments, schedule.registry)
         _require_no_placeholder(arguments)
+        starts = None
+        if schedule.triggers:
+            starts, arguments = (
+                package,
+                _reconciler_arguments(f"{file.owner}/{name}", file, schedule, package, arguments),
+            )
+            package = order.checked_package(catalog.pipeline(RECONCILER), arguments, schedule.registry)
     except InputError as error:
         raise InputError(f"schedule {name}: {error.what}", where=error.where, hint=error.hint) from None
     return DeclaredSchedule(
@@ -163,7 +188,61 @@ def _declared(name: str, file: Schedules, folder: Path, labels: Mapping[str, str
         cluster_zone=file.cluster_zone,
         labels=labels,
         warnings=order.warnings(package.pipeline, arguments, schedule.registry),
+        starts=starts,
+        compiled=compiled,
     )
+
+
+def _reconciler_arguments(
+    trigger: str, file: Schedules, schedule: Schedule, package: Package, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of the pipeline that looks at the conditions and starts another one.
+
+    Raises:
+        InputError: That pipeline cannot record the reason of a start, or has no source or no model.
+    """
+    registry, data = dict(arguments.get("registry", {})), dict(arguments.get("data", {}))
+    registry["model"] = arguments.get("model_name") or registry.get("model", "")
+    data["source"] = arguments.get("source") or data.get("source", "")
+    needed = {"registry.model": registry["model"], "data.source": data["source"]}
+    needed |= {"a parameter run": "run" in package.pipeline.parameters}
+    if missing := [name for name, there in needed.items() if not there]:
+        raise InputError(
+            f"triggers need {', '.join(missing)}",
+            where="triggers",
+            hint="Name an experiment file (config), and a pipeline such as train_and_register.",
+        )
+    target = {
+        "trigger": trigger, "pipeline": package.name, "version": package.digest, "arguments": dict(arguments),
+    }  # fmt: skip
+    validation = dict(arguments.get("validation", {}))
+    drift: dict[str, Any] = {}
+    if schedule.triggers and schedule.triggers.drift:
+        drift = {
+            "serving": validation.get("serving_log", {}).get("source"),
+            "baseline": validation.get("baseline"),
+        }
+        if missing := [name for name, there in drift.items() if not there]:
+            raise InputError(
+                f"drift needs validation.serving_log and validation.baseline; missing: {', '.join(missing)}",
+                where="triggers.drift",
+                hint="`trainwright baseline accept RUN --to FILE` makes a baseline.",
+            )
+        features = arguments.get("features", {})
+        outside = [data.get(role) for role in ("label", "key", "time")]
+        outside += [*features.get("known_after", ()), *features.get("exclude", ())]
+        validation["ignore"] = [*validation.get("ignore", ()), *filter(None, outside)]
+        drift |= {"validation": validation, "features": features}
+    return {
+        **drift,
+        "triggers": schedule.triggers.to_parameter(as_written=True) if schedule.triggers else {},
+        "target": target,
+        "source": data["source"],
+        "data": data,
+        "registry": registry,
+        "kubeflow": file.kubeflow,
+        **{name: arguments[name] for name in ("run", "date") if arguments.get(name)},
+    }
 
 
 def _require_no_placeholder(arguments: Mapping[str, Any]) -> None:

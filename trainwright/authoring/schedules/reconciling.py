@@ -220,6 +220,8 @@ def _make(api: Connection, owner: str, declared: DeclaredSchedule, now: Callable
     """Create a recurring run, disabled."""
     schedule, package = declared.schedule, declared.package
     experiment = runs.experiment(api, schedule.experiment)
+    if declared.starts:
+        runs.uploaded(api, declared.starts, declared.labels)
     version = runs.uploaded(api, package, declared.labels)
     labels = {"owner": owner, "schedule": declared.name, **declared.labels}
     sentence = provenance.sentence(package.display_name, declared.arguments, declared.labels)

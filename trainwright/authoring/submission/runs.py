@@ -84,8 +84,13 @@ def submit(api: Connection, order: Order, warn: Callable[[str], None]) -> Submit
     """
     for text in order.warnings:
         warn(text)
-    experiment_id, now = experiment(api, order.experiment), datetime.now(UTC)
-    version = uploaded(api, order.package, order.labels)
+    experiment_id = experiment(api, order.experiment)
+    return create(api, order, uploaded(api, order.package, order.labels), experiment_id)
+
+
+def create(api: Connection, order: Order, version: Version, experiment_id: str) -> SubmittedRun:
+    """Submit the run of a version that is in the API, as :func:`submit` does."""
+    now = datetime.now(UTC)
     body = {
         "display_name": order.name,
         "description": order.description,
@@ -212,8 +217,11 @@ def _arguments(run: Run) -> Mapping[str, Any]:
 
 
 def _work(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as a text that is equal for the same work; an empty argument is as good as absent."""
-    work = {name: value for name, value in arguments.items() if name not in RECORDED | {DATE}}
+    """Return arguments as a text that is equal for the same work; an empty argument is as good as absent.
+
+    Section ``run`` changes no work: it has the reason of a trigger, and who is told of the end.
+    """
+    work = {name: value for name, value in arguments.items() if name not in RECORDED | {DATE, "run"}}
     return json.dumps(
         {name: value for name, value in work.items() if value not in ("", None)}, sort_keys=True
     )
@@ -282,12 +290,17 @@ def _pipeline_id(api: Connection, package: Package) -> str:
 
 def pipeline_of(api: Connection, run: Run) -> Pipeline | None:
     """Return the pipeline of a run; None if the API does not have it."""
-    reference, document = run.pipeline_version_reference, run.pipeline_spec
+    reference, holder = run.pipeline_version_reference, run
     if reference and reference.pipeline_version_id:
         call = api.pipelines.pipeline_service_get_pipeline_version
         ids = (reference.pipeline_id, reference.pipeline_version_id)
-        found = api.read_if_there("reading the pipeline", call, *ids)
-        document = found.pipeline_spec if found else None
+        holder = api.read_if_there("reading the pipeline", call, *ids)
+    return pipeline_in(holder)
+
+
+def pipeline_in(holder: Any) -> Pipeline | None:
+    """Return the pipeline that a run or a version holds; None if it cannot be read."""
+    document = holder.pipeline_spec if holder else None
     if not isinstance(document, dict):
         return None
     try:

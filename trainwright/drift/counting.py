@@ -1,4 +1,4 @@
-"""Counts of a training set's columns, batch by batch, in the form that two samples are compared in."""
+"""Counts of columns, batch by batch, in the form that two samples are compared in."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

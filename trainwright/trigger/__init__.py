@@ -1,0 +1,1 @@
+"""Decides whether a schedule's pipeline is started now, and starts it."""

@@ -1,0 +1,155 @@
+"""The trigger step: look at the facts, decide, and start the run on Kubeflow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from trainwright.errors import DependencyError, InputError
+from trainwright.experiment import Registry, StartedBy, Triggers
+from trainwright.placeholders import filled
+from trainwright.report import markdown
+from trainwright.tracking import Stopwatch
+from trainwright.trigger.cluster import Cluster, Target
+from trainwright.trigger.decision import START, WAIT, Decision, Facts, Start, decide
+from trainwright.trigger.registered import read_registered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a reconciler is to look at, and where it starts runs.
+
+    Attributes:
+        kubeflow: Address of the API inside the cluster; empty to decide only.
+        run_id: The reconciler's own run.
+        earlier: Earlier starts, where there is no API that lists them: sections of ``run.started_by`` with
+            ``run`` and ``state``.
+        dry_run: Start nothing.
+    """
+
+    rules: Triggers
+    target: Target
+    registry: Registry
+    source: str
+    day: date
+    drift: str = ""
+    drift_headline: str = ""
+    kubeflow: str = ""
+    run_id: str = ""
+    earlier: Sequence[Mapping[str, Any]] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Triggered:
+    """The decision, and the run that was started; empty if none was."""
+
+    decision: str
+    reason: str
+    run: str
+
+
+def read_request(
+    sections: Mapping[str, Mapping[str, Any]], day: str, scheduled: str, now: datetime, **more: Any
+) -> Request:
+    """Parse the parameters of the step.
+
+    Args:
+        sections: ``triggers``, ``target`` and ``registry``.
+        day: The date to decide for; empty for that of the schedule, else the day in UTC.
+        scheduled: Time for which the reconciler was scheduled, or a placeholder that nothing replaced.
+        now: The present.
+        more: The other fields of the request.
+
+    Raises:
+        InputError: A section is invalid, or ``day`` is no day.
+    """
+    text = day or filled(scheduled)[:10] or now.astimezone(UTC).date().isoformat()
+    try:
+        parsed = date.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"expected a day, found {text!r:.80}", where="parameter date", hint="Write it as 2026-01-31."
+        ) from None
+    return Request(
+        rules=Triggers.parse(sections["triggers"], "parameter triggers"),
+        target=Target(**sections["target"]),
+        registry=Registry.parse(sections["registry"], "parameter registry"),
+        day=parsed,
+        **more,
+    )
+
+
+def trigger(request: Request, record: Path, summary: Path, now: datetime) -> Triggered:
+    """Decide, start the run, and write the record and the summary.
+
+    Raises:
+        DependencyError: A check could not be made. If another condition held, its run was started before.
+    """
+    watch = Stopwatch()
+    known = read_registered(request.registry, request.rules, now)
+    facts = Facts(
+        source=request.source, trained=known.trained, newest=known.newest, metric=known.metric,
+        metric_problem=known.metric_problem, drift=request.drift, drift_headline=request.drift_headline,
+    )  # fmt: skip
+    cluster = Cluster.connected(request.kubeflow, request.run_id) if request.kubeflow else None
+    started = [one for one, _ in cluster.starts(request.target.trigger)] if cluster else _earlier(request)
+    made = decide(request.rules, facts, started, now, request.day)
+    result = Triggered(made.decision, "; ".join(made.reasons), "")
+    if cluster and made.decision == START and not request.dry_run:
+        result = start(cluster, request, facts, made, now)
+    headline = f"{made.headline}; started run {result.run}" if result.run else made.headline
+    record.mkdir(parents=True, exist_ok=True)
+    watch.record(
+        record,
+        "trigger",
+        headline,
+        config={"triggers": request.rules.model_dump(mode="json"), "date": request.day.isoformat()},
+        inputs={"source": request.source, "package": request.target.version},
+    )
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(f"**{markdown.escape(headline)}**\n\n{_table(made)}")
+    if made.unknown:
+        raise DependencyError(
+            f"a check could not be made: {'; '.join(made.unknown)}",
+            where=f"trigger {request.target.trigger}, decided {headline}",
+            hint="Repair what the check reads, or take its condition out of the schedule.",
+        )
+    return result
+
+
+def start(cluster: Cluster, request: Request, facts: Facts, made: Decision, now: datetime) -> Triggered:
+    """Start the run; withdraw it if an older start, made at the same moment, forbids it.
+
+    Every reconciler looks again after its own start, and counts older runs only. So of several that did not
+    see each other exactly one stays, also if midnight lies between them.
+    """
+    by = StartedBy(
+        trigger=request.target.trigger,
+        date=request.day.isoformat(),
+        source=request.source,
+        reason="; ".join(made.reasons),
+    )
+    run = cluster.submit(request.target, by)
+    starts = cluster.starts(request.target.trigger)
+    own = next(place for one, place in starts if one.run == run)
+    older = [one for one, place in starts if place < own]
+    if decide(request.rules, facts, older, now, request.day).decision == WAIT:
+        cluster.terminate(run)
+        return Triggered(WAIT, by.reason, "")
+    return Triggered(START, by.reason, run)
+
+
+def _earlier(request: Request) -> list[Start]:
+    return [
+        Start(run=one["run"], day=date.fromisoformat(one["date"]), source=one["source"], state=one["state"])
+        for one in request.earlier
+    ]
+
+
+def _table(made: Decision) -> str:
+    words = {True: "yes", False: "no", None: "unknown"}
+    rows = [[check.name, check.what, words[check.holds]] for check in made.checks]
+    rows += [["not now", obstacle, ""] for obstacle in made.obstacles]
+    return markdown.table(["condition", "found", "holds"], rows)
