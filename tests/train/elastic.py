@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, dict[str, Any]] = {
     "network": {"hidden": [8]},
     "training": {
-        "steps": 600,
+        "steps": 500,
         "batch_size": 100,
         "learning_rate": 1e-3,
         "checkpoints": {"every_steps": 20, "keep": 100},
@@ -39,15 +39,22 @@ def attempt(training_set: Path, directory: Path) -> Path:
     return folder
 
 
-def machine(folder: Path, port: int, processes: int = 1, last_call_s: int = 1) -> subprocess.Popen[bytes]:
-    """Start the agent of a machine, as a pod of an elastic PyTorchJob does."""
+def machine(
+    folder: Path, port: int, processes: int = 1, last_call_s: int = 1, monitor_s: float = 0.1
+) -> subprocess.Popen[bytes]:
+    """Start the agent of a machine, as a pod of an elastic PyTorchJob does; its processes pause each step."""
     command = [sys.executable, "-m", "trainwright.launch.agent", str(folder), "--"]
-    command += [f"--nproc-per-node={processes}", "--nnodes=3:4", "--max-restarts=3"]
+    command += [
+        f"--nproc-per-node={processes}",
+        "--nnodes=3:4",
+        "--max-restarts=3",
+        f"--monitor-interval={monitor_s}",
+    ]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
     command += [f"--rdzv-conf=join_timeout=900,last_call_timeout={last_call_s}"]
     settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return subprocess.Popen(
-        [*command, "-m", "trainwright.train", str(folder / "spec.json")],
+        [*command, "-m", "tests.train.paused", str(folder / "spec.json")],
         env=os.environ | settings,
         start_new_session=True,
     )

@@ -79,8 +79,8 @@ def fit_network(
     """
     ranks, recorder, folder, requested = run.ranks, run.recorder, run.folder, run.stop.requested
     barrier(ranks)
-    training = limit_micro_batch(run.training, run.config.processes, ranks)
-    training = _with_fitting_micro_batch(training, folder, ranks)
+    configured = limit_micro_batch(run.training, run.config.processes, ranks)
+    training = _with_fitting_micro_batch(configured, folder, ranks)
     torch.manual_seed(training.seed)
     module = build(architecture, inputs, ranks.device)
     if ranks.leads and isinstance(run.config.model, Imported):
@@ -90,10 +90,10 @@ def fit_network(
     order = order_of(len(samples), training, labels)
     evaluate = None
     if watched:
-        evaluate = SplitEvaluator(stepper, architecture, watched, run.training, ranks, requested)
+        evaluate = SplitEvaluator(stepper, architecture, watched, configured, ranks, requested)
     pin, prefetch = ranks.device.type == "cuda", training.feeding.prefetch
     with (
-        out_of_memory_advice(training, run.training, ranks),
+        out_of_memory_advice(training, configured, ranks),
         Loader(samples, order, layout.part, layout.parts, prefetch=prefetch, pin=pin) as feeder,
         Heartbeat(folder, ranks.rank, training.guards.stall_s) as heartbeat,
     ):

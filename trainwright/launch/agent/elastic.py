@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.api import (  # type: ignore[import-no
     RendezvousTimeoutError,
 )
 
+from trainwright.errors import Preempted
 from trainwright.launch.agent.process_monitor import ProcessMonitor
 from trainwright.launch.agent.rank_errors import ROUND_VARIABLE, begin_round
 from trainwright.launch.failure import Failure
@@ -87,7 +88,10 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         if not self._monitor.over():
             return RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
-        error = self._monitor.cause
+        error, waiting = self._monitor.cause, worker_group.spec.rdzv_handler.num_nodes_waiting
+        if result.state == WorkerState.FAILED and error and error.code == Preempted.code and waiting():
+            # A machine joins: another agent saw it first, and its stop signal reached these processes, too.
+            return RunResult(state=WorkerState.HEALTHY)
         if result.state == WorkerState.FAILED and error and not error.retryable:
             self._remaining_restarts = 0
         if result.state == WorkerState.FAILED and self._remaining_restarts:
