@@ -34,13 +34,16 @@ def monitor(
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Features, Validation
-    from trainwright.monitor.monitor import References
-    from trainwright.monitor.monitor import monitor as compare
+    from trainwright.monitor import monitor as step
 
     with reported("monitor"):
-        limits = Validation.parse(validation, "parameter validation")
-        joined = Features.parse(features, "parameter features")
-        both, paths = References(**references), (Path(record.path), Path(summary.path))
-        found = compare(limits, joined, both, *paths, datetime.now(UTC))
+        found = step.monitor(
+            Validation.parse(validation, "parameter validation"),
+            Features.parse(features, "parameter features"),
+            step.References(**references),
+            Path(record.path),
+            Path(summary.path),
+            datetime.now(UTC),
+        )
         describe("monitor", record, summary)
     return found  # type: ignore[return-value]

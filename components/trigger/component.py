@@ -52,15 +52,20 @@ def trigger(  # noqa: PLR0917 - kfp passes them by name
 
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
-    from trainwright.trigger.trigger import read_request
-    from trainwright.trigger.trigger import trigger as start
+    from trainwright.trigger import trigger as step
 
     with reported("trigger"):
-        now = datetime.now(UTC)
         sections = {"triggers": triggers, "target": target, "registry": registry}
-        looked = {"source": source_version, "drift": drift, "drift_headline": drift_headline}
-        where = {"kubeflow": kubeflow, "run_id": run_id, "earlier": earlier, "dry_run": dry_run}
-        request = read_request(sections, date, scheduled, now, **looked, **where)
-        made = start(request, Path(record.path), Path(summary.path), now)
+        more = {
+            "source": source_version,
+            "drift": drift,
+            "drift_headline": drift_headline,
+            "kubeflow": kubeflow,
+            "run_id": run_id,
+            "earlier": earlier,
+            "dry_run": dry_run,
+        }
+        request = step.read_request(sections, date, scheduled, datetime.now(UTC), **more)
+        made = step.trigger(request, Path(record.path), Path(summary.path), datetime.now(UTC))
         describe("trigger", record, summary)
     return (made.decision, made.reason, made.run)

@@ -21,9 +21,9 @@ from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Registry, Triggers
 from trainwright.registry.names import PRODUCTION
 from trainwright.tracking.server import open_client
-from trainwright.trigger.cluster import Cluster, Target
+from trainwright.trigger.cluster import Cluster, TriggerTarget
 from trainwright.trigger.decision import START, WAIT, Facts, decide
-from trainwright.trigger.trigger import Request, Triggered, read_request, start, trigger
+from trainwright.trigger.trigger import Triggered, TriggerRequest, read_request, start, trigger
 
 DAY = date(2026, 11, 22)
 NOW = datetime(2026, 11, 22, 2, 31, tzinfo=UTC)
@@ -60,7 +60,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 
 @pytest.fixture
-def request_of(server: Api, registry: Registry, tmp_path: Path) -> Callable[..., Request]:
+def request_of(server: Api, registry: Registry, tmp_path: Path) -> Callable[..., TriggerRequest]:
     """A request of a reconciler whose own run is in the API, beside the pipeline that it starts."""
     api = connection.connect(Endpoint(host=server.url), QUICK)
     path = packages.gated(tmp_path)
@@ -76,10 +76,12 @@ def request_of(server: Api, registry: Registry, tmp_path: Path) -> Callable[...,
         }
     )
     arguments = {"source": "gs://rows", "run": {"owner": "anna"}}
-    target = Target(trigger="team-a/late", pipeline="gated", version=package.digest, arguments=arguments)
+    target = TriggerTarget(
+        trigger="team-a/late", pipeline="gated", version=package.digest, arguments=arguments
+    )
 
-    def call(keys: dict[str, object], source: str = NEW, day: date = DAY, **more: object) -> Request:
-        return Request(
+    def call(keys: dict[str, object], source: str = NEW, day: date = DAY, **more: object) -> TriggerRequest:
+        return TriggerRequest(
             rules=Triggers.check(keys, "test"), target=target, registry=registry, source=source, day=day,
             kubeflow=server.url, run_id=own.run_id, **more,
         )  # fmt: skip
@@ -87,7 +89,7 @@ def request_of(server: Api, registry: Registry, tmp_path: Path) -> Callable[...,
     return call
 
 
-def go(request: Request, folder: Path) -> Triggered:
+def go(request: TriggerRequest, folder: Path) -> Triggered:
     return trigger(request, folder / "record", folder / "summary.md", datetime.now(UTC))
 
 
@@ -97,7 +99,7 @@ def begun(server: Api) -> list[dict[str, object]]:
 
 
 def test_new_data_starts_one_run_that_carries_the_reason(
-    server: Api, request_of: Callable[..., Request], tmp_path: Path
+    server: Api, request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     first = go(request_of({}), tmp_path)
     assert (first.decision, first.reason) == (START, f"nothing was trained on source {NEW[:12]}")
@@ -112,7 +114,7 @@ def test_new_data_starts_one_run_that_carries_the_reason(
 
 
 def test_repeated_step_starts_nothing_more_and_names_the_run(
-    server: Api, request_of: Callable[..., Request], tmp_path: Path
+    server: Api, request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     first = go(request_of({}), tmp_path)
     again = go(request_of({}), tmp_path)
@@ -121,7 +123,7 @@ def test_repeated_step_starts_nothing_more_and_names_the_run(
 
 
 def test_dry_run_decides_and_starts_nothing(
-    server: Api, request_of: Callable[..., Request], tmp_path: Path
+    server: Api, request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     assert go(request_of({}, dry_run=True), tmp_path).decision == START
     assert go(replace(request_of({}), kubeflow=""), tmp_path).decision == START
@@ -129,21 +131,21 @@ def test_dry_run_decides_and_starts_nothing(
 
 
 def test_source_of_a_registered_version_waits(
-    server: Api, request_of: Callable[..., Request], tmp_path: Path
+    server: Api, request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     assert go(request_of({}, source=OLD), tmp_path).decision == WAIT
     assert begun(server) == []
 
 
 def test_newest_value_of_the_metric_of_production_decides(
-    request_of: Callable[..., Request], tmp_path: Path
+    request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     keys = {"new_data": False, "metric": {"name": "live_auc", "at_least": 0.7}}
     assert go(request_of(keys), tmp_path).reason == "live_auc 0.66, at least 0.7"
 
 
 def test_check_that_cannot_be_made_is_an_error_after_the_start_for_another_reason(
-    server: Api, request_of: Callable[..., Request], tmp_path: Path
+    server: Api, request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     keys = {"metric": {"name": "unknown", "at_least": 0.7}}
     with pytest.raises(DependencyError, match="has no metric unknown"):
@@ -155,7 +157,7 @@ def test_check_that_cannot_be_made_is_an_error_after_the_start_for_another_reaso
 
 
 def test_pipeline_that_is_not_in_the_api_is_an_error(
-    request_of: Callable[..., Request], tmp_path: Path
+    request_of: Callable[..., TriggerRequest], tmp_path: Path
 ) -> None:
     asked = request_of({})
     with pytest.raises(InputError, match="version eeeeeeeeeeee of pipeline gated is not in the API"):
@@ -164,7 +166,7 @@ def test_pipeline_that_is_not_in_the_api_is_an_error(
 
 @pytest.mark.parametrize("apart", [0, 1], ids=["same-date", "across-midnight"])
 def test_reconcilers_that_do_not_see_each_other_leave_one_run(
-    server: Api, request_of: Callable[..., Request], apart: int
+    server: Api, request_of: Callable[..., TriggerRequest], apart: int
 ) -> None:
     """All decide before any starts: the worst order. Then they start side by side."""
     facts, asked = Facts(source=NEW), request_of({})

@@ -27,7 +27,7 @@ def plan(file: File, date: Date = "", runs: Runs = Path("runs"), as_json: Json =
 
 @app.command()
 def run(file: File, date: Date = "", runs: Runs = Path("runs"), as_json: Json = False) -> None:
-    """Run the pipelines whose triggers say START, on this machine."""
+    """Run the pipelines that plan would start. They run on this machine."""
     _evaluate(file, date, runs, start=True, as_json=as_json)
 
 

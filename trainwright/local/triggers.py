@@ -21,7 +21,7 @@ _STATES = {"running": "active", "done": "ended", "held": "ended"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class TriggerEvaluation:
     """The run that decided, and the reason of a start; None if nothing is to start."""
 
     outcome: Outcome
@@ -30,7 +30,7 @@ class Evaluation:
     start: StartedBy | None
 
 
-def evaluate(declared: DeclaredSchedule, day: date, runs_folder: Path) -> Evaluation:
+def evaluate(declared: DeclaredSchedule, day: date, runs_folder: Path) -> TriggerEvaluation:
     """Decide for a date whether a schedule's pipeline is to start; start nothing."""
     trigger = declared.arguments["target"]["trigger"]
     arguments = {
@@ -51,7 +51,9 @@ def evaluate(declared: DeclaredSchedule, day: date, runs_folder: Path) -> Evalua
         )
     summary = decided.outputs["summary"].uri if "summary" in decided.outputs else ""
     failed = next((str(task.error["what"]) for task in outcome.tasks if task.error), "")
-    return Evaluation(outcome=outcome, headline=failed or decided.headline, summary=summary, start=start)
+    return TriggerEvaluation(
+        outcome=outcome, headline=failed or decided.headline, summary=summary, start=start
+    )
 
 
 def run(declared: DeclaredSchedule, by: StartedBy, runs_folder: Path, listener: Listener) -> Outcome:

@@ -33,7 +33,7 @@ _ABSENT = "the serving log does not have it as a text or a number; if it is no i
 
 
 @dataclass(frozen=True)
-class Reference:
+class LearnedRows:
     """Rows that the model learned from: how each column is compared, its bins, and its counts."""
 
     kinds: Mapping[str, Kind]
@@ -46,7 +46,7 @@ class Reference:
         """Return the kind of each column's type in a log."""
         return {name: "numbers" if name in self.numbered else kind for name, kind in self.kinds.items()}
 
-    def without(self, ignored: Collection[str]) -> "Reference":
+    def without(self, ignored: Collection[str]) -> "LearnedRows":
         """Leave columns out."""
         return replace(self, kinds={name: kind for name, kind in self.kinds.items() if name not in ignored})
 
@@ -127,7 +127,7 @@ def judge(validation: Validation, features: Features, references: References, no
 
 
 def _measured(
-    reference: Reference, limits: Sequence[Limit], served: ServedRows, validation: Validation
+    reference: LearnedRows, limits: Sequence[Limit], served: ServedRows, validation: Validation
 ) -> Iterator[Drift]:
     """Measure distributions, missing values and new values of the columns that the log has."""
     kinds = {limit.column: limit.kind for limit in limits}
@@ -149,7 +149,7 @@ def _limit(name: str, kind: Kind, validation: Validation, features: Features) ->
     return Limit(name, kind, L_INFINITY, validation.categorical_threshold)
 
 
-def _references(references: References, features: Features) -> Iterator[Reference]:
+def _references(references: References, features: Features) -> Iterator[LearnedRows]:
     """Yield the columns of the rows, and the joined features if the baseline has them."""
     document = read_accepted(references.baseline, references.baseline_version)
     rows = _rows_of(document, references.baseline)
@@ -157,10 +157,10 @@ def _references(references: References, features: Features) -> Iterator[Referenc
     if joined := read_features(references.baseline, references.baseline_version):
         sample = joined.sample()
         kinds: dict[str, Kind] = dict.fromkeys(sample.by_value, "categories")
-        yield Reference(kinds | dict.fromkeys(sample.counts, "numbers"), joined.bins(), sample)
+        yield LearnedRows(kinds | dict.fromkeys(sample.counts, "numbers"), joined.bins(), sample)
 
 
-def _rows_of(document: Baseline, uri: str) -> Reference:
+def _rows_of(document: Baseline, uri: str) -> LearnedRows:
     """Read the columns of the rows: numbers by their bins, texts by the values that TFDV counted."""
     content = read_beside(uri, document.statistics, document.statistics_sha256)
     (dataset,) = statistics_pb2.DatasetFeatureStatisticsList.FromString(content).datasets
@@ -185,4 +185,4 @@ def _rows_of(document: Baseline, uri: str) -> Reference:
     cuts = {name: np.asarray(points, np.float64) for name, points in document.cuts.items()}
     kinds: dict[str, Kind] = dict.fromkeys(by_value, "categories")
     numbered = frozenset(name for name in by_value if name not in texts)
-    return Reference(kinds | dict.fromkeys(document.counts, "numbers"), cuts, sample, numbered)
+    return LearnedRows(kinds | dict.fromkeys(document.counts, "numbers"), cuts, sample, numbered)

@@ -18,7 +18,7 @@ LABEL = "trigger"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TriggerTarget:
     """The pipeline that a trigger starts: a version in the API, by names that do not change."""
 
     trigger: str  # owner and name of the schedule
@@ -58,7 +58,7 @@ class Cluster:
         ours = [run for run in found if provenance.read(run.description).get(LABEL) == trigger]
         return [(_start(run), (run.created_at, run.run_id)) for run in ours]
 
-    def submit(self, target: Target, by: StartedBy) -> str:
+    def submit(self, target: TriggerTarget, by: StartedBy) -> str:
         """Start a run for a date, unless there is one, and return its id."""
         pipeline, version = self._version(target)
         arguments = with_reason(target.arguments, by, dated="date" in pipeline.parameters)
@@ -78,7 +78,7 @@ class Cluster:
         """Stop a run that was started a moment ago."""
         runs.terminate(self.api, run_id)
 
-    def _version(self, target: Target) -> tuple[Any, runs.Version]:
+    def _version(self, target: TriggerTarget) -> tuple[Any, runs.Version]:
         pipelines = self.api.pipelines
         call = pipelines.pipeline_service_get_pipeline_by_name
         named = self.api.read_if_there("looking for the pipeline", call, target.pipeline, **self.api.scope)

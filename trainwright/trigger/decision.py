@@ -17,7 +17,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the conditions are held against.
+    """The facts that conditions are compared with.
 
     Attributes:
         source: Content digest of the source.

@@ -12,7 +12,7 @@ from trainwright.tracking.server import open_client, persist
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """What the registry says of a model."""
+    """Facts about a model in the registry."""
 
     trained: frozenset[str] = frozenset()
     newest: datetime | None = None

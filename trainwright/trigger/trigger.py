@@ -11,14 +11,14 @@ from trainwright.experiment import Registry, StartedBy, Triggers
 from trainwright.placeholders import filled
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
-from trainwright.trigger.cluster import Cluster, Target
+from trainwright.trigger.cluster import Cluster, TriggerTarget
 from trainwright.trigger.decision import START, WAIT, Decision, Facts, Start, decide
 from trainwright.trigger.registered import read_registered
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a reconciler is to look at, and where it starts runs.
+class TriggerRequest:
+    """The parameters of one decision.
 
     Attributes:
         kubeflow: Address of the API inside the cluster; empty to decide only.
@@ -29,7 +29,7 @@ class Request:
     """
 
     rules: Triggers
-    target: Target
+    target: TriggerTarget
     registry: Registry
     source: str
     day: date
@@ -52,7 +52,7 @@ class Triggered:
 
 def read_request(
     sections: Mapping[str, Mapping[str, Any]], day: str, scheduled: str, now: datetime, **more: Any
-) -> Request:
+) -> TriggerRequest:
     """Parse the parameters of the step.
 
     Args:
@@ -72,16 +72,16 @@ def read_request(
         raise InputError(
             f"expected a day, found {text!r:.80}", where="parameter date", hint="Write it as 2026-01-31."
         ) from None
-    return Request(
+    return TriggerRequest(
         rules=Triggers.parse(sections["triggers"], "parameter triggers"),
-        target=Target(**sections["target"]),
+        target=TriggerTarget(**sections["target"]),
         registry=Registry.parse(sections["registry"], "parameter registry"),
         day=parsed,
         **more,
     )
 
 
-def trigger(request: Request, record: Path, summary: Path, now: datetime) -> Triggered:
+def trigger(request: TriggerRequest, record: Path, summary: Path, now: datetime) -> Triggered:
     """Decide, start the run, and write the record and the summary.
 
     Raises:
@@ -119,7 +119,9 @@ def trigger(request: Request, record: Path, summary: Path, now: datetime) -> Tri
     return result
 
 
-def start(cluster: Cluster, request: Request, facts: Facts, made: Decision, now: datetime) -> Triggered:
+def start(
+    cluster: Cluster, request: TriggerRequest, facts: Facts, made: Decision, now: datetime
+) -> Triggered:
     """Start the run; withdraw it if an older start, made at the same moment, forbids it.
 
     Every reconciler looks again after its own start, and counts older runs only. So of several that did not
@@ -141,7 +143,7 @@ def start(cluster: Cluster, request: Request, facts: Facts, made: Decision, now:
     return Triggered(START, by.reason, run)
 
 
-def _earlier(request: Request) -> list[Start]:
+def _earlier(request: TriggerRequest) -> list[Start]:
     return [
         Start(run=one["run"], day=date.fromisoformat(one["date"]), source=one["source"], state=one["state"])
         for one in request.earlier

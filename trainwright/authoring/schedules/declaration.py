@@ -215,26 +215,8 @@ def _reconciler_arguments(
     target = {
         "trigger": trigger, "pipeline": package.name, "version": package.digest, "arguments": dict(arguments),
     }  # fmt: skip
-    validation = dict(arguments.get("validation", {}))
-    drift: dict[str, Any] = {}
-    if schedule.triggers and schedule.triggers.drift:
-        drift = {
-            "serving": validation.get("serving_log", {}).get("source"),
-            "baseline": validation.get("baseline"),
-        }
-        if missing := [name for name, there in drift.items() if not there]:
-            raise InputError(
-                f"drift needs validation.serving_log and validation.baseline; missing: {', '.join(missing)}",
-                where="triggers.drift",
-                hint="`trainwright baseline accept RUN --to FILE` makes a baseline.",
-            )
-        features = arguments.get("features", {})
-        outside = [data.get(role) for role in ("label", "key", "time")]
-        outside += [*features.get("known_after", ()), *features.get("exclude", ())]
-        validation["ignore"] = [*validation.get("ignore", ()), *filter(None, outside)]
-        drift |= {"validation": validation, "features": features}
     return {
-        **drift,
+        **(_drift_arguments(arguments, data) if schedule.triggers and schedule.triggers.drift else {}),
         "triggers": schedule.triggers.to_parameter(as_written=True) if schedule.triggers else {},
         "target": target,
         "source": data["source"],
@@ -243,6 +225,25 @@ def _reconciler_arguments(
         "kubeflow": file.kubeflow,
         **{name: arguments[name] for name in ("run", "date") if arguments.get(name)},
     }
+
+
+def _drift_arguments(arguments: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what compares the serving log with the baseline, in the columns that the model gets."""
+    validation, features = dict(arguments.get("validation", {})), arguments.get("features", {})
+    places = {
+        "serving": validation.get("serving_log", {}).get("source"),
+        "baseline": validation.get("baseline"),
+    }
+    if missing := [name for name, there in places.items() if not there]:
+        raise InputError(
+            f"drift needs validation.serving_log and validation.baseline; missing: {', '.join(missing)}",
+            where="triggers.drift",
+            hint="`trainwright baseline accept RUN --to FILE` makes a baseline.",
+        )
+    outside = [data.get(role) for role in ("label", "key", "time")]
+    outside += [*features.get("known_after", ()), *features.get("exclude", ())]
+    validation["ignore"] = [*validation.get("ignore", ()), *filter(None, outside)]
+    return {**places, "validation": validation, "features": features}
 
 
 def _require_no_placeholder(arguments: Mapping[str, Any]) -> None:

@@ -219,7 +219,7 @@ def _arguments(run: Run) -> Mapping[str, Any]:
 def _work(arguments: Mapping[str, Any]) -> str:
     """Return arguments as a text that is equal for the same work; an empty argument is as good as absent.
 
-    Section ``run`` changes no work: it has the reason of a trigger, and who is told of the end.
+    Section ``run`` changes no work: it has the reason of a trigger, and recipients of alerts.
     """
     work = {name: value for name, value in arguments.items() if name not in RECORDED | {DATE, "run"}}
     return json.dumps(
