@@ -46,4 +46,4 @@ def monitor(
             datetime.now(UTC),
         )
         describe("monitor", record, summary)
-    return found  # type: ignore[return-value]
+    return found

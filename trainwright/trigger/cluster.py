@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 
 from trainwright.authoring.submission import provenance, runs
 from trainwright.authoring.submission.connection import Connection, Endpoint, connect, matching
@@ -91,7 +91,7 @@ class Cluster:
                 pipeline_id=named.pipeline_id,
                 filter=matching("name", target.version),
             )
-        if not found:
+        if named is None or not found:
             raise InputError(
                 f"version {target.version[:12]} of pipeline {target.pipeline} is not in the API",
                 where=self.api.place.host,
@@ -114,5 +114,6 @@ def with_reason(arguments: Mapping[str, Any], by: StartedBy, *, dated: bool) -> 
 def _start(run: Any) -> Start:
     arguments = (run.runtime_config.parameters if run.runtime_config else None) or {}
     by = StartedBy.parse(arguments["run"]["started_by"], f"run {run.run_id}")
+    state: Literal["active", "ended", "failed"]
     state = "active" if run.state not in ENDED else "ended" if run.state in SUCCEEDED else "failed"
     return Start(run=run.run_id, day=date.fromisoformat(by.date), source=by.source, state=state)
