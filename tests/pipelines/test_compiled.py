@@ -18,7 +18,7 @@ from trainwright.train.submit.task_config import apply_task_config
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "compiled" / "pipelines" / "train_and_register.yaml"
 COMPONENTS = sorted((ROOT / "compiled" / "components").glob("*.yaml"))
-WORKFLOW_BYTES = 960_000
+WORKFLOW_BYTES = 970_000
 """Argo's limit is 1,048,576; the rest is for longer names, addresses and sections."""
 
 ALWAYS_LOOKS = {"configure", "resolve", "get-production-model", "register", "summarize", "hold", "hold-2"}

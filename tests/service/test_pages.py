@@ -300,8 +300,8 @@ def test_pages_of_a_long_list_hold_each_run_once(tmp_path: Path) -> None:
 def test_cost_page_and_api_sum_the_runs_since_a_day(filled: Site) -> None:
     path = "/api/v1/cost?by=model&since=2026-11-01"
     [group] = filled.service.call("GET", path).json()
-    # Five runs of 1 each, the one with another seed of 2, each with 0.25 idle.
-    expected = {"value": "flight_late", "currency": "EUR", "runs": 5, "cost": 6.0, "waste": {"idle": 1.25}}
+    # Six runs, five of 1 each, the one with another seed of 2, each with 0.25 idle.
+    expected = {"value": "flight_late", "currency": "EUR", "runs": 6, "cost": 7.0, "waste": {"idle": 1.5}}
     assert group == expected
     status, page = filled.send("/cost?by=owner&since=2026-11-01")
     assert status == 200
