@@ -287,4 +287,4 @@ def test_only_launchers_of_jobs_and_the_exit_handler_need_the_kubernetes_api() -
         for name in catalog.names()
         if read_metadata(ROOT / "components" / name / "metadata.yaml").access.kubernetes
     }
-    assert needs == {"train", "tune", "summarize"}
+    assert needs == {"train", "tune", "canary", "summarize"}
