@@ -8,23 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.world import MLFLOW, ROOT
+from tests.pipelines.world import MLFLOW, ROOT, STOCK
 from trainwright.local import runner
 
-STOCK = """
-import sys
-from pathlib import Path
-from tests.registry.shelf import CANARY, MODEL, Shelf, stock
-from tests.registry.steps import Run
-from trainwright.experiment import Promotion, Registry
-from trainwright.registry.register import register
-folder = Path(sys.argv[1])
-stock(folder / "made", f"sqlite:///{folder}/mlflow.db", count=1)
-shelf = Shelf(folder, Registry(model=MODEL, tracking_uri=f"sqlite:///{folder}/mlflow.db"))
-shelf.ask("production", 1)
-out = folder / "made" / "next"
-run = Run(out / "run", weights="next", baseline_version="1")
-register(*run.folders, shelf.registry, "abc", out / "r", out / "s.md")
+IN_CANARY = f"""{STOCK}
+from tests.registry.shelf import CANARY
+from trainwright.experiment import Promotion
 policy = Promotion(path=("canary", "production"), canary=CANARY, min_soak_s=0, four_eyes=False)
 print(shelf.ask("canary", 2, policy).decision)
 """
@@ -66,7 +55,7 @@ def log(path: Path, errors: int) -> None:
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("canary")
-    assert in_mlflow(STOCK, folder) == "PASS"
+    assert in_mlflow(IN_CANARY, folder) == "PASS"
     return folder
 
 

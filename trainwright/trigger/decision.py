@@ -115,9 +115,9 @@ def _checks(rules: Triggers, facts: Facts, started: Sequence[Start], now: dateti
     if rules.max_age_days:
         limit = timedelta(days=rules.max_age_days)
         age = now - facts.newest if facts.newest else None
-        found = (
-            f"the newest version is {age / timedelta(days=1):.1f} days old" if age else "there is no version"
-        )
+        found = "there is no version"
+        if age is not None:
+            found = f"the newest version is {age / timedelta(days=1):.1f} days old"
         yield Check("age", age is None or age > limit, f"{found}, at most {rules.max_age_days} days")
     if rules.metric:
         yield _metric_check(rules, facts)
