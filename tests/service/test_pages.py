@@ -305,7 +305,7 @@ def test_cost_page_and_api_sum_the_runs_since_a_day(filled: Site) -> None:
     assert group == expected
     status, page = filled.send("/cost?by=owner&since=2026-11-01")
     assert status == 200
-    assert '<td class="number">6</td><td>EUR</td><td class="number">5</td>' in page
+    assert '<td class="number">7</td><td>EUR</td><td class="number">6</td>' in page
     assert "<dt>Cost</dt><dd>1 EUR</dd>" in filled.send(f"/runs/{DONE}")[1]
     assert "No run since 2030-01-01 has a cost" in filled.send("/cost?since=2030-01-01")[1]
     assert filled.send("/cost?since=yesterday")[0] == 400

@@ -68,9 +68,9 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "kind auto with rungs": ({"pruner": {}}, {"network": {"kind": "auto"}}, "network.kind auto has no rungs"),
     "no rows held out": ({}, {"training": {"guards": {"early_stopping": "never"}}}, "no rows are held out"),
     "batch that processes cannot share": (
-        {"space": {"training.batch_size": {"choice": [64, 63]}}},
+        {"space": {"training.batch_size": {"choice": [64, 1]}}},
         {"resources": {"processes": 2}},
-        "batch_size 63 cannot be shared evenly by 2 processes",
+        "batch_size 1 has no sample for each of 2 processes",
     ),
     "named study without a folder": ({"study": "nightly"}, {}, "tuning.storage"),
 }
