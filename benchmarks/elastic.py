@@ -35,17 +35,14 @@ elastic.SECTIONS["training"] |= {"steps": 100_000, "batch_size": 4 * 8 * each}
 folder, port = elastic.attempt(root / "set", root / "job"), elastic.free_port()
 points = lambda: TrainingHistory.read(root / "job" / HISTORY_FILE).points
 began = time.time()
-machines = [elastic.machine(folder, port, each, 30) for _ in range(4)]
-try:
+kinds = {"processes": each, "last_call_s": 30}
+machines = [elastic.machine(folder, port, hosts=not index, **kinds) for index in range(4)]
+with elastic.killed_at_the_end(machines):
     elastic.await_that(lambda: max(elastic.sizes(root / "job"), default=0) >= 20, machines, 900)
     first = min(point.time_ms for point in points())
     killed = time.time()
     os.killpg(machines[3].pid, signal.SIGKILL)
     elastic.await_that(lambda: 3 * each in elastic.sizes(root / "job").values(), machines, 900)
-finally:
-    for machine in machines:
-        if machine.poll() is None:
-            os.killpg(machine.pid, signal.SIGKILL)
 rounds = [path.stat().st_ctime for path in (folder / "errors").glob("round-*")]
 agreed = max(rounds)
 again = min(point.time_ms / 1000 for point in points() if point.time_ms / 1000 > agreed)

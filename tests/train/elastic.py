@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,13 @@ def attempt(training_set: Path, directory: Path) -> Path:
 
 
 def machine(
-    folder: Path, port: int, processes: int = 1, last_call_s: int = 1, monitor_s: float = 0.1
+    folder: Path,
+    port: int,
+    *,
+    hosts: bool,
+    processes: int = 1,
+    last_call_s: int = 1,
+    monitor_s: float = 0.1,
 ) -> subprocess.Popen[bytes]:
     """Start the agent of a machine, as a pod of an elastic PyTorchJob does; its processes pause each step."""
     command = [sys.executable, "-m", "trainwright.launch.agent", str(folder), "--"]
@@ -51,13 +58,25 @@ def machine(
         f"--monitor-interval={monitor_s}",
     ]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-    command += [f"--rdzv-conf=join_timeout=900,last_call_timeout={last_call_s}"]
+    command += [f"--rdzv-conf=join_timeout=900,last_call_timeout={last_call_s},is_host={int(hosts)}"]
     settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return subprocess.Popen(
         [*command, "-m", "tests.train.paused", str(folder / "spec.json")],
         env=os.environ | settings,
         start_new_session=True,
     )
+
+
+@contextmanager
+def killed_at_the_end(machines: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Leave no agent, and no process of one."""
+    try:
+        yield
+    finally:
+        for each in machines:
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL)
+                each.wait()
 
 
 def sizes(directory: Path) -> dict[int, int]:

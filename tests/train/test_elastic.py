@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.elastic import SECTIONS, attempt, await_that, free_port, losses, machine, sizes
+from tests.train.elastic import (
+    SECTIONS,
+    attempt,
+    await_that,
+    free_port,
+    killed_at_the_end,
+    losses,
+    machine,
+    sizes,
+)
 from tests.train.forked import ForkedLauncher
 from tests.train.problems import request
 from trainwright.errors import InputError
@@ -24,14 +33,17 @@ def test_job_that_shrinks_and_grows_has_the_losses_of_an_undisturbed_one(
     ForkedLauncher().run(submit._job(prepared, folder, "train"))
 
     folder, port = attempt(training_set, directory), free_port()
-    # The first agent looks for those that wait long after the others, which restart its processes.
-    machines = [machine(folder, port, monitor_s=0.1 if index else 3.0) for index in range(4)]
-    await_that(lambda: max(sizes(directory), default=0) >= 60, machines)
-    os.killpg(machines[3].pid, signal.SIGKILL)
-    await_that(lambda: 3 in sizes(directory).values(), machines)
-    machines.append(machine(folder, port))
-    await_that(lambda: completed(folder, "0001") is not None, machines)
-    assert [each.wait(60) for each in machines] == [0, 0, 0, -signal.SIGKILL, 0]
+    # The first agent has the rendezvous, and looks for those that wait long after the others, which restart
+    # its processes.
+    machines = [machine(folder, port, hosts=True, monitor_s=3.0)]
+    machines += [machine(folder, port, hosts=False) for _ in range(3)]
+    with killed_at_the_end(machines):
+        await_that(lambda: max(sizes(directory), default=0) >= 60, machines)
+        os.killpg(machines[3].pid, signal.SIGKILL)
+        await_that(lambda: 3 in sizes(directory).values(), machines)
+        machines.append(machine(folder, port, hosts=False))
+        await_that(lambda: completed(folder, "0001") is not None, machines)
+        assert [each.wait(60) for each in machines] == [0, 0, 0, -signal.SIGKILL, 0]
 
     written = [processes for _, processes in sorted(sizes(directory).items())]
     runs = [size for index, size in enumerate(written) if index == 0 or size != written[index - 1]]
