@@ -36,7 +36,12 @@ def locked_attempt(home: Path) -> Iterator[Path]:
     """
     lock = None
     while lock is None:
-        home.mkdir(parents=True, exist_ok=True)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if os.path.lexists(home):  # no folder
+                raise
+            continue  # it was removed between mkdir's two looks
         with contextlib.suppress(FileNotFoundError):  # who was done removed it in between
             try:
                 lock = _lock(home)
