@@ -43,8 +43,7 @@ with elastic.killed_at_the_end(machines):
     killed = time.time()
     os.killpg(machines[3].pid, signal.SIGKILL)
     elastic.await_that(lambda: 3 * each in elastic.sizes(root / "job").values(), machines, 900)
-rounds = [path.stat().st_ctime for path in (folder / "errors").glob("round-*")]
-agreed = max(rounds)
+    agreed = max(path.stat().st_mtime for path in (folder / "errors").glob("round-*"))
 again = min(point.time_ms / 1000 for point in points() if point.time_ms / 1000 > agreed)
 print(json.dumps({"start": first / 1000 - began, "agreed": agreed - killed, "step": again - killed}))
 """
