@@ -3,6 +3,7 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
+from trainwright.significance.distribution import Cells, Distribution
 from trainwright.significance.estimate import (
     CONFIDENCE,
     Estimate,
@@ -24,19 +25,34 @@ from trainwright.significance.proportions import (
     smallest_ratio,
     wilson,
 )
-from trainwright.significance.ranking import Placements, delong, delong_difference, placements
+from trainwright.significance.ranking import (
+    Placements,
+    Ranking,
+    alike,
+    delong,
+    delong_covariance,
+    delong_difference,
+    placements,
+    rank,
+    units_covariance,
+)
 from trainwright.significance.resampling import Resampler, intervals
 from trainwright.significance.sequential import mean_bounds
 
 __all__ = [
     "CONFIDENCE",
+    "Cells",
+    "Distribution",
     "Estimate",
     "Placements",
+    "Ranking",
     "Resampler",
     "Rest",
+    "alike",
     "apart",
     "beyond",
     "delong",
+    "delong_covariance",
     "delong_difference",
     "gamma_quantile",
     "gamma_tail",
@@ -50,8 +66,10 @@ __all__ = [
     "normal_quantile",
     "paired_difference",
     "placements",
+    "rank",
     "ratio_to_whole",
     "rows_needed",
     "smallest_ratio",
+    "units_covariance",
     "wilson",
 ]
