@@ -278,7 +278,7 @@ class EvaluationData:
 
     @cached_property
     def _before(self) -> Integers:
-        """Rows of each class in the pieces before each one, and at last in all, shape (pieces + 1, classes)."""
+        """Rows of each class before each piece, and at last in all, shape (pieces + 1, classes)."""
         counts = np.asarray(self.survey["counts"].values, np.int64)
         return np.concatenate([np.zeros_like(counts[:1]), np.cumsum(counts, axis=0)])
 

@@ -18,7 +18,7 @@ from trainwright.evaluate.findings import Floats, Integers, Kind
 from trainwright.experiment import Evaluation, Training
 from trainwright.lineage import ancestors
 from trainwright.significance import delong
-from trainwright.tables import read_split, require_columns
+from trainwright.tables import iter_batches, read_split, require_columns
 
 THRESHOLD = "threshold"
 """Figure of a predictions' manifest: where the model that made them says that label 1 begins."""
@@ -464,11 +464,23 @@ def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, known: Sequ
     """
     label_name = snapshot.roles.get("label", "label")
     names = [column.name for column in snapshot.columns if column.name not in known]
-    table = read_split(folder, snapshot, split, list(dict.fromkeys([label_name, *names])))
-    table = table.filter(pc.is_valid(table[label_name]))
-    if table.num_rows > MOST_ROWS:
-        rows = np.random.default_rng(0).choice(table.num_rows, MOST_ROWS, replace=False)
-        table = table.take(pa.array(np.sort(rows)))
+    read = list(dict.fromkeys([label_name, *names]))
+    labelled = sum(
+        len(batch) - batch.column(0).null_count
+        for batch in iter_batches(folder, snapshot, [split], [label_name])
+    )
+    rows = np.arange(labelled)
+    if labelled > MOST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(labelled, MOST_ROWS, replace=False))
+    chosen, start = list[Any](), 0
+    for batch in iter_batches(folder, snapshot, [split], read):
+        known = batch.filter(batch.column(0).is_valid())
+        inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(known))]
+        chosen.append(known.take(pa.array(inside - start)))
+        start += len(known)
+    if not labelled:
+        return ()
+    table = pa.Table.from_batches(chosen).combine_chunks()
     label = table[label_name].cast(pa.float64()).to_numpy().astype(np.int64)
     areas = {name: _column_auc(table[name], label) for name in names}
     return tuple(

@@ -63,8 +63,17 @@ class Rows:
         They are merged by their place alone, each 32 in a row: whoever takes which piece, the sums are the
         same to the last digit.
         """
-        taken = (take(self.read(piece), place, request) for place, piece in enumerate(self.pieces))
-        return merge_all(taken)
+        return merge_all(map(partial(_take, self.read, take, request), enumerate(self.pieces)))
+
+
+def _take(
+    read: Callable[[Any], PredictionPair],
+    take: Callable[..., Partial],
+    request: Any,
+    numbered: tuple[int, Any],
+) -> Partial:
+    place, piece = numbered
+    return take(read(piece), place, request)
 
 
 def _identity(pair: PredictionPair) -> PredictionPair:
