@@ -23,6 +23,7 @@ from trainwright.significance import (
     smallest_ratio,
     wilson,
 )
+from trainwright.significance.resampling import shuffled
 
 
 def test_a_paired_difference_is_the_example_of_newcombe_1998() -> None:
@@ -97,6 +98,16 @@ def test_blocks_of_many_rows_have_the_spread_of_the_rows() -> None:
     assert set(np.bincount(unit).tolist()) == {24, 25}
     drawn = sampler.draw(sampler.add_up(unit, np.zeros_like(unit), 1, [values]))[:, 0, 0] / 100_000
     assert drawn.std() == pytest.approx(values.std() / np.sqrt(100_000), rel=0.06)
+
+
+@pytest.mark.parametrize("size", [4097, 10_000, 65_536])
+def test_rows_are_put_in_a_random_order_in_which_each_has_its_own_place(size: int) -> None:
+    found = shuffled(np.arange(size), size, seed=3)
+    assert np.array_equal(np.sort(found), np.arange(size))
+    assert found[100:120].tolist() == shuffled(np.arange(100, 120), size, seed=3).tolist()
+    neighbours = np.abs(np.diff(found)) / size
+    assert neighbours.mean() == pytest.approx(1 / 3, abs=0.02)
+    assert abs(np.corrcoef(np.arange(size), found)[0, 1]) < 0.05
 
 
 def test_strata_keep_their_rows_and_clusters_stay_whole() -> None:

@@ -222,7 +222,7 @@ def _part_auc(partition: Partition, part: int) -> ComparedMetric:
 
 def _off_by(error: float) -> str:
     """Say by how much a metric may be off because scores share a step."""
-    return f" (off by at most {error:.1g}, as scores share steps)" if error else ""
+    return f" (off by at most {math.ceil(error * 1e6) / 1e6:.6f}, as scores share steps)" if error else ""
 
 
 def _of_placements(data: EvaluationData, name: str, found: Placements, method: str) -> ComparedMetric:
