@@ -38,7 +38,7 @@ SECTION = {
     "crosses": [["airport", "hour"]],
     "fairness": {"by": ["airport"], "limits": {"equalized_odds": 0.5}},
     "rules": [{"metric": "auc", "margin": 0.01}],
-    "resamples": 100,
+    "resamples": 200,
 }
 
 
@@ -101,7 +101,7 @@ def judged(label: np.ndarray, scores: list[np.ndarray], pieces: int) -> Findings
     models = [predictions(label, score) for score in scores]
     pairs = [PredictionPair(*(take(model, part) for model in models)) for part in parts]
     source = Rows(pairs, Rows.of(pairs[0]).read, len(label))
-    section = {"resamples": 50, "rules": [{"metric": "auc", "margin": 0.01}]}
+    section = {"resamples": 200, "rules": [{"metric": "auc", "margin": 0.01}]}
     return measure(source, Evaluation.check(section, "test"))
 
 

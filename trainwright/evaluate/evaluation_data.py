@@ -191,7 +191,7 @@ def features(
     if kind == "language_model":
         return {"rows": np.ones(len(scores)), "loss": scores[:, 0]}
     error = scores[:, 0] - label
-    found = {
+    found: dict[str, Floats] = {
         "rows": np.ones(len(label)),
         "distance": np.abs(error),
         "square": error**2,
@@ -234,7 +234,7 @@ def _multiclass_features(label: NDArray[np.int64], scores: Floats) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class Model:
+class EvaluatedModel:
     """One model: its predictions without any row, and its threshold, which is 0.5 for other kinds."""
 
     predictions: Predictions
@@ -257,17 +257,17 @@ class EvaluationData:
 
     Attributes:
         source: The rows.
-        survey: Merged results of :func:`survey`.
+        survey: Merged results of :func:`take_survey`.
     """
 
     evaluation: Evaluation
-    candidate: Model
-    baseline: Model | None
+    candidate: EvaluatedModel
+    baseline: EvaluatedModel | None
     source: Rows
     survey: Partial
 
     @property
-    def sides(self) -> tuple[Model, ...]:
+    def sides(self) -> tuple[EvaluatedModel, ...]:
         """The candidate, and the baseline where there is one."""
         return (self.candidate, self.baseline) if self.baseline else (self.candidate,)
 
@@ -364,8 +364,8 @@ class EvaluationData:
     @property
     def feature_names(self) -> list[tuple[str, ...]]:
         """Names of the features of each model."""
-        none = [model.predictions for model in self.sides]
-        return [tuple(found) for found in self.features(PredictionPair(*none))]
+        none = PredictionPair(self.candidate.predictions, self.baseline and self.baseline.predictions)
+        return [tuple(found) for found in self.features(none)]
 
     def index(self, rows: Predictions, place: int, of_class: int | None = None) -> Integers:
         """Return the places of the rows of a piece among all rows; those of a class among its rows."""
@@ -378,7 +378,8 @@ class EvaluationData:
         """Return the cluster of each row, from 0 on in the order of all rows."""
         column = rows.columns[self.evaluation.cluster or ""]
         codes = pc.index_in(column, value_set=self.survey["clusters"].values).combine_chunks()
-        return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        found: Integers = codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
 
     def unit(self, rows: Predictions, place: int) -> Integers:
         """Return the unit of each row that is drawn, shape (rows,)."""
@@ -399,11 +400,11 @@ def build_evaluation_data(source: Rows, evaluation: Evaluation) -> EvaluationDat
     """
     head = source.read(source.pieces[0])
     models = [
-        Model(_without_rows(rows), _threshold(rows, evaluation, name))
+        EvaluatedModel(_without_rows(rows), _threshold(rows, evaluation, name))
         for rows, name in zip(sides(head), ("predictions", BASELINE), strict=False)
     ]
     most = EXACT if source.total <= EXACT else STEPS
-    found = source.add_up(survey, (evaluation, most))
+    found = source.add_up(take_survey, (evaluation, most))
     data = EvaluationData(evaluation, models[0], models[1] if len(models) > 1 else None, source, found)
     _require_judgeable(data)
     return data
@@ -452,7 +453,7 @@ class Values:
         return cls(pa.chunked_array([part.values for part in parts]).unique())
 
 
-def survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -> Partial:
+def take_survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -> Partial:
     """Return what the rest depends on: counts, distributions of scores, values of columns, keys."""
     evaluation, most = request
     rows, classes = pair.candidate, len(pair.candidate.class_names)
@@ -541,7 +542,7 @@ def _require_judgeable(data: EvaluationData) -> None:
             where=where,
             hint=_LABELS,
         )
-    require_unique(found["keys"], data.rows, rows.snapshot.roles.get("key", ""), where)
+    require_unique(found.pop("keys"), data.rows, rows.snapshot.roles.get("key", ""), where)
     if not found["weight"][0] > 0:
         raise InputError(f"all weights in {rows.snapshot.roles.get('weight')!r} are 0", where=where)
     columns = [found[f"scores/0/{column}"].values for column in range(rows.scores.shape[1])]

@@ -81,7 +81,7 @@ class ColumnSummary:
         )
 
 
-Columns = Mapping[str, Any]
+ArrowColumns = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Grouping:
 
     columns: tuple[str, ...]
     names: Sequence[str]
-    assign: Callable[[Columns], Integers]
+    assign: Callable[[ArrowColumns], Integers]
     pooled: str = ""
     buckets: bool = False
 
@@ -137,7 +137,7 @@ def cross(first: Grouping, second: Grouping, rows: Integers, *, most: int = 50) 
     )
 
 
-def _assign_pairs(first: Grouping, second: Grouping, targets: Integers, columns: Columns) -> Integers:
+def _assign_pairs(first: Grouping, second: Grouping, targets: Integers, columns: ArrowColumns) -> Integers:
     found: Integers = targets[first.assign(columns), second.assign(columns)]
     return found
 
@@ -168,7 +168,7 @@ def _by_name(column: ColumnSummary, name: str, most: int) -> Grouping:
     )
 
 
-def _assign_names(name: str, values: Any, target: Integers, columns: Columns) -> Integers:
+def _assign_names(name: str, values: Any, target: Integers, columns: ArrowColumns) -> Integers:
     column = pc.fill_null(_plain(columns[name]).cast(pa.string()), MISSING)
     found: Integers = target[pc.index_in(column, value_set=values).to_numpy(zero_copy_only=False)]
     return found
@@ -213,7 +213,7 @@ def _by_number(column: ColumnSummary, numbers: Distribution, name: str, frozen: 
     return Grouping((name,), names, assign, buckets=buckets)
 
 
-def _assign_numbers(name: str, ends: Any, side: Any, missing: int, columns: Columns) -> Integers:
+def _assign_numbers(name: str, ends: Any, side: Any, missing: int, columns: ArrowColumns) -> Integers:
     column = _plain(columns[name])
     known = _known(column)
     place = np.full(len(known), missing, np.int64)

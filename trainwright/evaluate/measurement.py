@@ -34,7 +34,7 @@ from trainwright.evaluate.partition import (
     WHOLE,
     Partition,
     RankRequest,
-    partition,
+    build_partition,
     rank_parts,
     take_products,
     take_sums,
@@ -134,7 +134,7 @@ def _partitions(data: EvaluationData, groupings: dict[Columns, Grouping]) -> tup
     products = source.add_up(take_products, RankRequest(data, groupings, rankings)) if rankings else {}
     both: dict[Columns, Grouping | None] = {WHOLE: None, **groupings}
     return {
-        columns: partition(data, columns, grouping, sums, rankings, products)
+        columns: build_partition(data, columns, grouping, sums, rankings, products)
         for columns, grouping in both.items()
     }, sums
 
@@ -215,8 +215,8 @@ def _on_fitted(fitted: Rows | None, evaluation: Evaluation) -> tuple[Sample | No
     """Return the rows that the model was fitted on, and its metrics there; nothing where it scored none."""
     if fitted is None:
         return None, {}
-    without = {"slices": (), "crosses": (), "fairness": None, "recall_gaps": {}, "max_recall_gap": None}
-    data = build_evaluation_data(fitted, evaluation.model_copy(update=without))
+    ungrouped = evaluation.model_copy(update={"slices": (), "crosses": (), "fairness": None})
+    data = build_evaluation_data(fitted, ungrouped)
     parts, sums = _partitions(data, {})
     found = _overall(parts[WHOLE], sums)
     known = {name: entry.candidate for name, entry in found.items() if entry.candidate}

@@ -28,8 +28,8 @@ from trainwright.significance import (
     Estimate,
     Placements,
     Resampler,
-    alike,
     apart,
+    effective_count,
     intervals,
     mcnemar,
     paired_difference,
@@ -349,7 +349,7 @@ def _alike_positives(whole: Partition) -> float:
     if whole.members is not None:
         positive = whole.members.ids // whole.data.units == 1
         squares = np.sum(whole.members.values[positive, 0] ** 2)
-    return alike(float(total), float(squares))
+    return effective_count(float(total), float(squares))
 
 
 def precision_error(sums: Floats) -> float:

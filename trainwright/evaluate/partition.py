@@ -14,8 +14,8 @@ from trainwright.significance import (
     Cells,
     Placements,
     Ranking,
-    alike,
     delong_covariance,
+    effective_count,
     rank,
     units_covariance,
 )
@@ -252,7 +252,7 @@ class Partition:
         if self.members is None:
             weights = self.weights[:, part]
             sums = [weights[:, of_class], weights.sum(axis=1) - weights[:, of_class]]
-            return min(alike(float(total), float(squares)) for total, squares in sums)
+            return min(effective_count(float(total), float(squares)) for total, squares in sums)
         cell = self.members.ids // self.data.units
         classes = self.counts.shape[1]
         inside = cell // classes == part
@@ -260,7 +260,7 @@ class Partition:
         _, unit = np.unique(self.members.ids[inside] % self.data.units, return_inverse=True)
         heavy = self.members.values[inside, 0]
         of_units = [np.bincount(unit.ravel(), weights=heavy * side) for side in (positive, ~positive)]
-        return min(alike(float(side.sum()), float(np.sum(side**2))) for side in of_units)
+        return min(effective_count(float(side.sum()), float(np.sum(side**2))) for side in of_units)
 
     def placements(self, part: int, column: int | None = 0) -> Placements:
         """Return the areas of a part; those of a column of the scores, or their mean over all."""
@@ -291,7 +291,7 @@ class Partition:
         return 0.0 if exact else max(float(model.tied[part]) / 2 for model in self.rankings[column])
 
 
-def partition(
+def build_partition(
     data: EvaluationData,
     columns: tuple[str, ...],
     grouping: Grouping | None,

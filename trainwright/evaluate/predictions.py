@@ -474,10 +474,10 @@ def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, known: Sequ
         rows = np.sort(np.random.default_rng(0).choice(labelled, MOST_ROWS, replace=False))
     chosen, start = list[Any](), 0
     for batch in iter_batches(folder, snapshot, [split], read):
-        known = batch.filter(batch.column(0).is_valid())
-        inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(known))]
-        chosen.append(known.take(pa.array(inside - start)))
-        start += len(known)
+        labelled_rows = batch.filter(batch.column(0).is_valid())
+        inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(labelled_rows))]
+        chosen.append(labelled_rows.take(pa.array(inside - start)))
+        start += len(labelled_rows)
     if not labelled:
         return ()
     table = pa.Table.from_batches(chosen).combine_chunks()

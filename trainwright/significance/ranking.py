@@ -130,7 +130,7 @@ def placements(
         influence = np.stack([np.bincount(clusters, weights=row) for row in influence])
         sides = [np.bincount(clusters, weights=side) for side in sides]
     same = len(scores) > 1 and bool(np.array_equal(scores[0], scores[1]))
-    pairs = min(alike(float(side.sum()), float(np.sum(side**2))) for side in sides)
+    pairs = min(effective_count(float(side.sum()), float(np.sum(side**2))) for side in sides)
     return Placements(area, units_covariance(influence @ influence.T, influence.shape[1]), pairs, same)
 
 
@@ -139,7 +139,7 @@ def units_covariance(products: Floats, units: int) -> Floats:
     return products * (units / max(1, units - 1))
 
 
-def alike(total: float, squares: float) -> float:
+def effective_count(total: float, squares: float) -> float:
     """Return as how many units of one weight some count, from the sums of weights and of their squares.
 
     Kish, Survey Sampling, 1965, section 11.7.
@@ -210,7 +210,7 @@ def rank(cells: Cells, steps: int, parts: int) -> Ranking:
     first = np.flatnonzero(np.diff(ids >> 1, prepend=-1))
     sizes = np.diff(np.append(first, len(ids)))
     begin = np.searchsorted(part, part[first])
-    sides = np.bincount(part * 2 + label, weights=weight, minlength=2 * parts).reshape(parts, 2)
+    sides: Floats = np.bincount(part * 2 + label, weights=weight, minlength=2 * parts).reshape(parts, 2)
     beaten = np.empty(len(ids))
     for side in (0, 1):
         others = np.append(0.0, np.cumsum(np.where(label != side, weight, 0.0)))
@@ -218,8 +218,8 @@ def rank(cells: Cells, steps: int, parts: int) -> Ranking:
         beaten[label == side] = np.repeat(middle, sizes)[label == side]
     with np.errstate(divide="ignore", invalid="ignore"):
         place = np.where(label == 1, beaten / sides[part, 0], 1 - beaten / sides[part, 1])
-        area = np.bincount(part, weights=np.where(label == 1, place * weight, 0.0), minlength=parts)
-        area = np.minimum(area / sides[:, 1], 1.0)
+        won = np.bincount(part, weights=np.where(label == 1, place * weight, 0.0), minlength=parts)
+        area: Floats = np.minimum(won / sides[:, 1], 1.0)
         area[~(sides.min(axis=1) > 0)] = np.nan
         both = np.add.reduceat(weight * (label == 1), first) * np.add.reduceat(weight * (label == 0), first)
         tied = np.bincount(part[first], weights=both, minlength=parts) / (sides[:, 0] * sides[:, 1])
