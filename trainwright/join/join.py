@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trainwright import tables
@@ -77,12 +77,16 @@ def make_training_set(
     snapshot = Snapshot.open(entities, data_version)
     key = snapshot.roles.get("key", "")
     left_out = QuarantinedKeys.read(quarantine, quarantine_version, data_version, key)
-    with (
-        _opened_service(features, features_version) as service,
-        tables.SnapshotWriter(folder, list(snapshot.splits)) as writer,
-    ):
+    with ExitStack() as stack:
+        service = stack.enter_context(_opened_service(features, features_version))
         join = Join(snapshot, service, features, left_out, open_history=open_history)
         join.require_keys(entities)
+        references = join.references()
+        writer = stack.enter_context(
+            tables.SnapshotWriter(
+                folder, list(snapshot.splits), references=references, added=join.plan.joined
+            )
+        )
         audit = _write(join, entities, writer, folder, summary)
         views = service.views if service else ()
         behind = {f"features.{view.name}": view.digest for view in views}
@@ -93,6 +97,7 @@ def make_training_set(
             quality=audit.figures()
             | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
             target=snapshot.target,
+            protection=snapshot.protection if references else "",
         )
     behind |= gate.inputs if gate else {}
     own, verdict = _judge(join, gate, folder, training_set, snapshot, summary)
@@ -136,6 +141,8 @@ def _headline(join: Join, audit: Audit, training_set: Snapshot) -> str:
     columns = len(join.plan.joined) if join.service else len(join.plan.inputs)
     facts = [f"{training_set.rows:,} rows", f"{columns} {'features' if join.service else 'columns'}"]
     facts += [f"{audit.leaks} leaks"] if join.service else ["no feature service"]
+    stay = sum(entry.in_place for entry in training_set.files)
+    facts += [f"{stay:,} of {len(training_set.files):,} files by reference"] if stay else []
     left_out = join.left_out.rows
     facts += [f"{left_out:,} rows of the quarantine left out"] if left_out else []
     facts += [f"not proven for {', '.join(audit.unproven)}"] if audit.unproven else []

@@ -239,6 +239,7 @@ def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: R
         elif (training_set / Record.FILE).exists():
             # The rows are those of an earlier run; who made them, and how they were judged, is of this one.
             Record.read(training_set).write(target)
+            Snapshot.read(training_set).write(target)  # so may be the location of files by reference
         training_set = target
     dataclasses.replace(
         config,
