@@ -1,6 +1,7 @@
 """Training sets whose files stay in a store: read by URI, in ranges, and never copied whole."""
 
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -26,6 +27,7 @@ from trainwright.experiment import LanguageModel, Mlp
 from trainwright.experiment.training import Feeding
 from trainwright.launch.job import Job, Result
 from trainwright.tables import FileWriter
+from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
 from trainwright.train.checkpoint import committed
 from trainwright.train.feeding.loader import Loader
 from trainwright.train.feeding.rows import RowSource, encode, fit
@@ -108,7 +110,7 @@ class StoppedOnce(ForkedLauncher):
 
 
 def test_training_by_reference_beyond_the_cache_resumes_to_the_weights_of_a_rewritten_set(
-    gs: Bucket, training_set: Path, trained: Outcome, tmp_path: Path
+    gs: Bucket, training_set: Path, trained: Outcome, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Some columns are in the store, some beside the manifest, and the cache does not hold all shards."""
     whole, files = Snapshot.read(training_set), []
@@ -135,6 +137,15 @@ def test_training_by_reference_beyond_the_cache_resumes_to_the_weights_of_a_rewr
     assert made.submitted.predictions_version == trained.submitted.predictions_version
     shards = len([entry for entry in files if entry.split == "train"])
     assert len(list((tmp_path / "cache").glob("*.shard"))) < shards
+    points = TrainingHistory.read(made.model / HISTORY_FILE).points
+    rates = next(point.values for point in points if "input_needed_per_s" in point.values)
+    assert rates["input_needed_per_s"] > 0
+    assert rates["input_encoded_times"] > 2
+    given = f"{rates['input_given_per_s']:,.0f}"
+    assert f"the input gives {given}; they waited" in (said := capfd.readouterr().err)
+    assert "The source is the bottleneck: set training.feeding.cache_gib to 0.000" in said
+    summary = (made.folder / "summary.md").read_text()
+    assert re.search(rf"Samples/s that the input gives +\| +{given}", summary), summary
 
 
 def taken_from(loader: Loader, count: int) -> None:
