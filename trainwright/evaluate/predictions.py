@@ -19,6 +19,7 @@ from trainwright.experiment import Evaluation, Training
 from trainwright.lineage import ancestors
 from trainwright.significance import delong
 from trainwright.tables import read_split, require_columns
+from trainwright.tables.capacity import warn_of_memory
 
 THRESHOLD = "threshold"
 """Figure of a predictions' manifest: where the model that made them says that label 1 begins."""
@@ -111,6 +112,8 @@ def read_predictions(
     names = list(dict.fromkeys([*roles.names, *columns]))
     require_columns(snapshot, set(names), where)
     _require_names_of_scores(snapshot, roles, where)
+    values = snapshot.splits.get(split, 0) * len(names)
+    warn_of_memory("evaluate", values, "Give the step more memory, or judge a smaller evaluation.split.")
     table = read_split(folder, snapshot, split, names)
     _require_unique(table, roles.key, where)
     known = table.filter(pc.is_valid(table[roles.label])) if roles.label else table

@@ -29,6 +29,7 @@ from trainwright.join.audit import (
 from trainwright.join.columns import ColumnPlan, plan_columns
 from trainwright.join.engine import EngineHistory
 from trainwright.join.history import FileHistory, History, Ints, microseconds
+from trainwright.tables.capacity import warn_of_memory
 
 
 class QuarantinedKeys:
@@ -142,6 +143,7 @@ class Join:
                 hint="Look at the summaries of ingest and validate: what was left out, and why.",
             )
         name = self.plan.key
+        warn_of_memory("join", self._snapshot.rows, "They are the keys: give the step more memory.")
         batches = tables.iter_batches(entities, self._snapshot, list(self._snapshot.splits), [name])
         every = pa.chunked_array([batch.column(0) for batch in batches])
         self._quarantined = self.left_out.mask(every) if self.left_out.rows else None

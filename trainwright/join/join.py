@@ -29,7 +29,10 @@ from trainwright.join.gate import (
 )
 from trainwright.redaction import redacted
 from trainwright.report.markdown import escape, table
+from trainwright.tables.capacity import warn_of_disk
 from trainwright.tracking import Stopwatch
+
+_BY_REFERENCE = "Set data.mode: reference or data.store: then only the features are written."
 
 
 def make_training_set(
@@ -82,6 +85,9 @@ def make_training_set(
         join = Join(snapshot, service, features, left_out, open_history=open_history)
         join.require_keys(entities)
         references = join.references()
+        if not references:
+            size = sum(entry.size for entry in snapshot.files)
+            warn_of_disk("the files of the training set", size, folder, _BY_REFERENCE)
         writer = stack.enter_context(
             tables.SnapshotWriter(
                 folder, list(snapshot.splits), references=references, added=join.plan.joined
