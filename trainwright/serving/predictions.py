@@ -36,7 +36,7 @@ def write_predictions(
     written = tables.write_snapshot(
         folder,
         {split: _scored_batches(training_set, snapshot, split, predictor, outputs) for split in splits},
-        parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+        parents={"training_set": _training_set_of(snapshot), "model": predictor.model.digest},
         roles={**snapshot.roles, **outputs.roles},
         quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
         target=snapshot.target,
@@ -44,6 +44,11 @@ def write_predictions(
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise no_labels(empty, snapshot)
     return written
+
+
+def _training_set_of(snapshot: Snapshot) -> str:
+    """Return the digest of the training set, which a copy of one of its splits names as its parent."""
+    return snapshot.parents.get("training_set", snapshot.digest)
 
 
 def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
@@ -108,7 +113,7 @@ def write_losses(
     written = tables.write_snapshot(
         folder,
         {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
-        parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+        parents={"training_set": _training_set_of(snapshot), "model": predictor.model.digest},
         roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
         target=SnapshotTarget(kind="text"),
     )
