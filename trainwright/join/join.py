@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainwright import tables
@@ -80,31 +80,14 @@ def make_training_set(
     snapshot = Snapshot.open(entities, data_version)
     key = snapshot.roles.get("key", "")
     left_out = QuarantinedKeys.read(quarantine, quarantine_version, data_version, key)
-    with ExitStack() as stack:
-        service = stack.enter_context(_opened_service(features, features_version))
+    with _opened_service(features, features_version) as service:
         join = Join(snapshot, service, features, left_out, open_history=open_history)
         join.require_keys(entities)
-        references = join.references()
-        if not references:
-            size = sum(entry.size for entry in snapshot.files)
-            warn_of_disk("the files of the training set", size, folder, _BY_REFERENCE)
-        writer = stack.enter_context(
-            tables.SnapshotWriter(
-                folder, list(snapshot.splits), references=references, added=join.plan.joined
-            )
-        )
-        audit = _write(join, entities, writer, folder, summary)
         views = service.views if service else ()
         behind = {f"features.{view.name}": view.digest for view in views}
         behind |= {"quarantine": left_out.version} if left_out.rows else {}
-        training_set = writer.commit(
-            parents={"entities": data_version} | ({"features": service.digest} if service else {}) | behind,
-            roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
-            quality=audit.figures()
-            | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
-            target=snapshot.target,
-            protection=snapshot.protection if references else "",
-        )
+        parents = {"entities": data_version} | ({"features": service.digest} if service else {}) | behind
+        audit, training_set = _write(join, entities, snapshot, parents, folder, summary)
     behind |= gate.inputs if gate else {}
     own, verdict = _judge(join, gate, folder, training_set, snapshot, summary)
     made = {"training_set": training_set.digest} | ({"service": service.digest} if service else {}) | verdict
@@ -219,10 +202,32 @@ def _require_created(service: Service, features: Features) -> None:
         )
 
 
-def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
-    """Write the rows, the audit and the summary, then reject leaks and limits that do not hold."""
-    for split, rows in join.rows(entities):
-        writer.append(split, rows)
+def _write(
+    join: Join, entities: Path, snapshot: Snapshot, parents: dict[str, str], folder: Path, summary: Path
+) -> tuple[Audit, Snapshot]:
+    """Write the training set, or only what is beside files that stay, with the audit and the summary."""
+    references = join.references()
+    if not references:
+        size = sum(entry.size for entry in snapshot.files)
+        warn_of_disk("the files of the training set", size, folder, _BY_REFERENCE)
+    with tables.SnapshotWriter(
+        folder, list(snapshot.splits), references=references, added=join.plan.joined
+    ) as writer:
+        for split, rows in join.rows(entities):
+            writer.append(split, rows)
+        audit = _audit(join, folder, summary)
+        quality = {f"left_out.{name}": float(rows) for name, rows in join.left_out.met.items()}
+        return audit, writer.commit(
+            parents=parents,
+            roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
+            quality=audit.figures() | quality,
+            target=snapshot.target,
+            protection=snapshot.protection if references else "",
+        )
+
+
+def _audit(join: Join, folder: Path, summary: Path) -> Audit:
+    """Write the audit and the summary, then reject leaks and limits that do not hold."""
     join.left_out.require_met()
     audit = join.audit()
     audit.write(folder / Audit.FILE)
