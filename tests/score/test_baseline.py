@@ -1,6 +1,7 @@
 """The model in production scores the rows of a candidate: the numbers that its own training wrote."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_what_production_predicts_is_what_its_training_predicted(
     assert written.roles == Snapshot.read(trained.predictions).roles
     assert written.parents["model"] == Model.read(trained.model).digest
     assert "1,950 rows scored by model" in (tmp_path / "summary.md").read_text()
+
+
+def test_rows_by_reference_are_scored_although_the_process_cannot_read_their_files(
+    training_set: Path, trained: Outcome, tmp_path: Path
+) -> None:
+    snapshot = Snapshot.read(training_set)
+    files = tuple(replace(entry, uri=str(training_set / entry.uri)) for entry in snapshot.files)
+    (tmp_path / "set").mkdir()
+    replace(snapshot, files=files).write(tmp_path / "set")
+    score(tmp_path / "set", tmp_path / "scored", trained.model)
+    score(training_set, tmp_path, trained.model)
+    assert Snapshot.read(tmp_path / "scored" / "predictions") == Snapshot.read(tmp_path / "predictions")
 
 
 @pytest.mark.covers("B66")

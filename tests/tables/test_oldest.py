@@ -10,7 +10,7 @@ from tests.run import ENVIRONMENTS, START, interpreter
 from trainwright import tables
 
 HERE = Path(__file__).parent
-NAMES = ("files", "fingerprint", "reading", "snapshot")
+NAMES = ("companions", "files", "fingerprint", "reading", "snapshot")
 
 
 @pytest.mark.skipif(pa.__version__.startswith("10."), reason="this is the oldest")

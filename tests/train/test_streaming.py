@@ -1,5 +1,9 @@
 """Training sets whose files stay in a store: read by URI, in ranges, and never copied whole."""
 
+import os
+import re
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,16 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.storage.faults import Answer
 from tests.storage.stores import Bucket
+from tests.train import clean
+from tests.train.forked import ForkedLauncher, _program
 from tests.train.problems import Outcome, run, source
 from tests.train.test_loader import order, same, taken
 from trainwright import storage
 from trainwright.artifacts import Column, Snapshot, SnapshotFile
-from trainwright.errors import InputError
+from trainwright.errors import InputError, Preempted
 from trainwright.experiment import LanguageModel, Mlp
 from trainwright.experiment.training import Feeding
+from trainwright.launch.job import Job, Result
+from trainwright.tables import FileWriter
+from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
+from trainwright.train.checkpoint import committed
 from trainwright.train.feeding.loader import Loader
 from trainwright.train.feeding.rows import RowSource, encode, fit
 from trainwright.train.feeding.tokens import TokenSource, count_tokens, encode_tokens
@@ -80,6 +92,60 @@ def test_training_on_a_store_gives_the_model_of_a_local_one(
     made = run(tmp_path / "set", tmp_path / "made")
     assert made.submitted.model_version == trained.submitted.model_version
     assert made.submitted.predictions_version == trained.submitted.predictions_version
+
+
+class StoppedOnce(ForkedLauncher):
+    """Stops the job after its first checkpoint, and resumes it."""
+
+    def run(self, job: Job) -> Result:
+        home = job.folder.parent.parent
+        places = clean.places(*((rank, job.processes) for rank in range(job.processes)))
+        started = [clean.start(_program, job.arguments, **job.environment, **place) for place in places]
+        while not committed(home / "checkpoints"):
+            time.sleep(0.005)
+        os.kill(started[1].pid, signal.SIGTERM)
+        assert max(map(abs, clean.all_ended(started, within_s=job.timeout_s))) == Preempted.code
+        self.stopped_after = committed(home / "checkpoints")[0].step
+        return super().run(job)
+
+
+def test_training_by_reference_beyond_the_cache_resumes_to_the_weights_of_a_rewritten_set(
+    gs: Bucket, training_set: Path, trained: Outcome, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Some columns are in the store, some beside the manifest, and the cache does not hold all shards."""
+    whole, files = Snapshot.read(training_set), []
+    for number, entry in enumerate(whole.files):
+        rows, added = pq.read_table(training_set / entry.uri), ["wind", "carrier"]
+        with FileWriter(tmp_path / "set" / f"{number}.parquet") as writer:
+            writer.append(rows.select(added))
+            wrote = writer.finish()
+        pq.write_table(rows.drop_columns(added), tmp_path / "own.parquet")
+        sent = storage.publish(tmp_path / "own.parquet", f"{gs.uri}/{entry.uri}")
+        companion = replace(entry, uri=wrote.path.name, size=wrote.size, checksum=wrote.checksum)
+        in_place = replace(
+            entry, **{name: getattr(sent, name) for name in ("uri", "size", "checksum", "version")}
+        )
+        files.append(replace(in_place, companion=companion))
+    replace(whole, files=tuple(files)).write(tmp_path / "set")
+    feeding = {"cache": str(tmp_path / "cache"), "cache_gib": 130_000 / 2**30}
+    launcher = StoppedOnce()
+    training = {"feeding": feeding, "checkpoints": {"every_steps": 7}}
+    made = run(tmp_path / "set", tmp_path / "made", launcher, training=training)
+    assert 0 < launcher.stopped_after < 78
+    weights, expected = (load_file(each.model / "weights.safetensors") for each in (made, trained))
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert made.submitted.predictions_version == trained.submitted.predictions_version
+    shards = len([entry for entry in files if entry.split == "train"])
+    assert len(list((tmp_path / "cache").glob("*.shard"))) < shards
+    points = TrainingHistory.read(made.model / HISTORY_FILE).points
+    rates = next(point.values for point in points if "input_needed_per_s" in point.values)
+    assert rates["input_needed_per_s"] > 0
+    assert rates["input_encoded_times"] > 2
+    given = f"{rates['input_given_per_s']:,.0f}"
+    assert f"the input gives {given}; they waited" in (said := capfd.readouterr().err)
+    assert "The source is the bottleneck: set training.feeding.cache_gib to 0.000" in said
+    summary = (made.folder / "summary.md").read_text()
+    assert re.search(rf"Samples/s that the input gives +\| +{given}", summary), summary
 
 
 def taken_from(loader: Loader, count: int) -> None:

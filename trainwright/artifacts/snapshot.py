@@ -93,7 +93,8 @@ class PinnedSource(Document):
 class SnapshotFile:
     """One Parquet file of a snapshot: its URI, or path relative to the manifest's folder, and its one split.
 
-    ``checksum`` and ``version`` are as in :class:`SourceFile`.
+    ``checksum`` and ``version`` are as in :class:`SourceFile`. A ``companion`` has the same rows in the same
+    order, and further columns.
     """
 
     uri: str
@@ -102,6 +103,17 @@ class SnapshotFile:
     rows: int
     split: str
     version: str = ""
+    companion: "SnapshotFile | None" = None
+
+    @property
+    def in_place(self) -> bool:
+        """True if the file lies outside the manifest's folder, on a disk or in a store."""
+        return "://" in self.uri or Path(self.uri).is_absolute()
+
+    @property
+    def content(self) -> list[int | str]:
+        """Size and checksum, its companion's too: they decide its rows."""
+        return [self.size, self.checksum, *(self.companion.content if self.companion else [])]
 
 
 ColumnKind: TypeAlias = Literal["number", "category", "time"]
@@ -170,7 +182,7 @@ class Snapshot(Document):
     @property
     def digest(self) -> str:
         """The data version: SHA-256 over the content."""
-        files = [[entry.split, entry.rows, entry.size, entry.checksum] for entry in self.files]
+        files = [[entry.split, entry.rows, *entry.content] for entry in self.files]
         columns = [[column.name, column.type] for column in self.columns]
         content: dict[str, Any] = {"columns": columns, "files": files, "roles": self.roles}
         if self.target != SnapshotTarget():  # a label of 0 and 1 was the only target once

@@ -19,6 +19,7 @@ from trainwright.experiment import Evaluation, Training
 from trainwright.lineage import ancestors
 from trainwright.significance import delong
 from trainwright.tables import iter_batches, read_split, require_columns
+from trainwright.tables.capacity import warn_of_memory
 
 THRESHOLD = "threshold"
 """Figure of a predictions' manifest: where the model that made them says that label 1 begins."""
@@ -106,6 +107,8 @@ def read_predictions(
             what its kind allows.
     """
     names = names_to_read(snapshot, columns, where := f"{where}, split {split!r}")
+    values = snapshot.splits.get(split, 0) * len(names)
+    warn_of_memory("evaluate", values, "Give the step more memory, or judge a smaller evaluation.split.")
     return to_predictions(read_split(folder, snapshot, split, names), snapshot, columns, where)
 
 

@@ -35,6 +35,7 @@ from trainwright.ingest.splits import division
 from trainwright.sources import list_source, open_source, places_of
 from trainwright.storage import Access, ObjectChanged
 from trainwright.tables import Piece, read_piece, require_columns
+from trainwright.tables.capacity import warn_of_disk
 from trainwright.tables.reading import TO_THE_END
 from trainwright.tracking import Stopwatch
 
@@ -79,6 +80,10 @@ def ingest(source: str, source_version: str, data: Data, folder: Path, summary: 
     if any(one.refusal for one in sizes):
         write_summary(summary, location, sizes)
         reject(sizes)
+    place = storage.local_path(data.store) if data.store else folder
+    if data.mode == "copy" and place:
+        size = sum(entry.size for entry in listing.files)
+        warn_of_disk("the files of the copy", size, place, "Set data.mode: reference, or data.store.")
     with only_writer(folder):
         commit: FolderCommit | StoreCommit = FolderCommit(folder)
         if data.store:

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import tables
-from trainwright.artifacts import RUN_AGAIN, Snapshot
+from trainwright.artifacts import RUN_AGAIN, Snapshot, SnapshotFile
 from trainwright.errors import InputError
 from trainwright.experiment import Features
 from trainwright.featurestore import Service, View
@@ -29,6 +29,7 @@ from trainwright.join.audit import (
 from trainwright.join.columns import ColumnPlan, plan_columns
 from trainwright.join.engine import EngineHistory
 from trainwright.join.history import FileHistory, History, Ints, microseconds
+from trainwright.tables.capacity import warn_of_memory
 
 
 class QuarantinedKeys:
@@ -61,13 +62,15 @@ class QuarantinedKeys:
         """Return the other rows, and count the quarantined ones."""
         if not self.rows:
             return rows
-        quarantined = pc.is_in(rows[key], value_set=self._keys)
-        if self._nulls:
-            quarantined = pc.or_(quarantined, pc.is_null(rows[key]))
-        others = rows.filter(pc.invert(quarantined))
+        others = rows.filter(pc.invert(self.mask(rows[key])))
         if left_out := rows.num_rows - others.num_rows:
             self.met[split] = self.met.get(split, 0) + left_out
         return others
+
+    def mask(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Tell which keys are those of quarantined rows."""
+        quarantined = pc.is_in(keys, value_set=self._keys)
+        return pc.or_(quarantined, pc.is_null(keys)) if self._nulls else quarantined
 
     def keys(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the rows' keys that must be present and distinct; a null may be in quarantine."""
@@ -140,8 +143,11 @@ class Join:
                 hint="Look at the summaries of ingest and validate: what was left out, and why.",
             )
         name = self.plan.key
+        warn_of_memory("join", self._snapshot.rows, "They are the keys: give the step more memory.")
         batches = tables.iter_batches(entities, self._snapshot, list(self._snapshot.splits), [name])
-        keys = self.left_out.keys(pa.chunked_array([batch.column(0) for batch in batches]))
+        every = pa.chunked_array([batch.column(0) for batch in batches])
+        self._quarantined = self.left_out.mask(every) if self.left_out.rows else None
+        keys = self.left_out.keys(every)
         absent, repeated = keys.null_count, len(keys) - len(keys.unique())
         if absent or repeated:
             problem = f"{absent:,} rows have none" if absent else f"{repeated:,} rows repeat another's"
@@ -150,6 +156,26 @@ class Join:
                 where=str(entities),
                 hint="Name a column in data.key that every row has, and no two share.",
             )
+
+    def references(self) -> dict[str, list[tuple[SnapshotFile, int]]]:
+        """Return the files that can stay where they are, by split, with the number of their rows to keep.
+
+        None can if one lies in the snapshot's own folder, or if a feature has the name of one of its columns.
+        """
+        files, names = self._snapshot.files, {column.name for column in self._snapshot.columns}
+        if not all(entry.in_place for entry in files) or names & {*self.plan.joined}:
+            return {}
+        found: dict[str, list[tuple[SnapshotFile, int]]] = {split: [] for split in self._snapshot.splits}
+        start = 0
+        for split, entries in found.items():
+            for entry in (entry for entry in files if entry.split == split):
+                kept = entry.rows
+                if self._quarantined is not None:
+                    kept -= pc.sum(self._quarantined.slice(start, kept)).as_py() or 0
+                start += entry.rows
+                if kept:
+                    entries.append((entry, kept))
+        return found
 
     def rows(self, entities: Path) -> Iterator[tuple[str, pa.Table]]:
         """Yield the rows of each split, in order, with their features."""

@@ -29,7 +29,10 @@ from trainwright.join.gate import (
 )
 from trainwright.redaction import redacted
 from trainwright.report.markdown import escape, table
+from trainwright.tables.capacity import warn_of_disk
 from trainwright.tracking import Stopwatch
+
+_BY_REFERENCE = "Set data.mode: reference or data.store: then only the features are written."
 
 
 def make_training_set(
@@ -77,23 +80,14 @@ def make_training_set(
     snapshot = Snapshot.open(entities, data_version)
     key = snapshot.roles.get("key", "")
     left_out = QuarantinedKeys.read(quarantine, quarantine_version, data_version, key)
-    with (
-        _opened_service(features, features_version) as service,
-        tables.SnapshotWriter(folder, list(snapshot.splits)) as writer,
-    ):
+    with _opened_service(features, features_version) as service:
         join = Join(snapshot, service, features, left_out, open_history=open_history)
         join.require_keys(entities)
-        audit = _write(join, entities, writer, folder, summary)
         views = service.views if service else ()
         behind = {f"features.{view.name}": view.digest for view in views}
         behind |= {"quarantine": left_out.version} if left_out.rows else {}
-        training_set = writer.commit(
-            parents={"entities": data_version} | ({"features": service.digest} if service else {}) | behind,
-            roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
-            quality=audit.figures()
-            | {f"left_out.{name}": float(rows) for name, rows in left_out.met.items()},
-            target=snapshot.target,
-        )
+        parents = {"entities": data_version} | ({"features": service.digest} if service else {}) | behind
+        audit, training_set = _write(join, entities, snapshot, parents, folder, summary)
     behind |= gate.inputs if gate else {}
     own, verdict = _judge(join, gate, folder, training_set, snapshot, summary)
     made = {"training_set": training_set.digest} | ({"service": service.digest} if service else {}) | verdict
@@ -136,6 +130,8 @@ def _headline(join: Join, audit: Audit, training_set: Snapshot) -> str:
     columns = len(join.plan.joined) if join.service else len(join.plan.inputs)
     facts = [f"{training_set.rows:,} rows", f"{columns} {'features' if join.service else 'columns'}"]
     facts += [f"{audit.leaks} leaks"] if join.service else ["no feature service"]
+    stay = sum(entry.in_place for entry in training_set.files)
+    facts += [f"{stay:,} of {len(training_set.files):,} files by reference"] if stay else []
     left_out = join.left_out.rows
     facts += [f"{left_out:,} rows of the quarantine left out"] if left_out else []
     facts += [f"not proven for {', '.join(audit.unproven)}"] if audit.unproven else []
@@ -206,10 +202,32 @@ def _require_created(service: Service, features: Features) -> None:
         )
 
 
-def _write(join: Join, entities: Path, writer: tables.SnapshotWriter, folder: Path, summary: Path) -> Audit:
-    """Write the rows, the audit and the summary, then reject leaks and limits that do not hold."""
-    for split, rows in join.rows(entities):
-        writer.append(split, rows)
+def _write(
+    join: Join, entities: Path, snapshot: Snapshot, parents: dict[str, str], folder: Path, summary: Path
+) -> tuple[Audit, Snapshot]:
+    """Write the training set, or only what is beside files that stay, with the audit and the summary."""
+    references = join.references()
+    if not references:
+        size = sum(entry.size for entry in snapshot.files)
+        warn_of_disk("the files of the training set", size, folder, _BY_REFERENCE)
+    with tables.SnapshotWriter(
+        folder, list(snapshot.splits), references=references, added=join.plan.joined
+    ) as writer:
+        for split, rows in join.rows(entities):
+            writer.append(split, rows)
+        audit = _audit(join, folder, summary)
+        quality = {f"left_out.{name}": float(rows) for name, rows in join.left_out.met.items()}
+        return audit, writer.commit(
+            parents=parents,
+            roles={role: name for role, name in snapshot.roles.items() if name in join.plan.carried},
+            quality=audit.figures() | quality,
+            target=snapshot.target,
+            protection=snapshot.protection if references else "",
+        )
+
+
+def _audit(join: Join, folder: Path, summary: Path) -> Audit:
+    """Write the audit and the summary, then reject leaks and limits that do not hold."""
     join.left_out.require_met()
     audit = join.audit()
     audit.write(folder / Audit.FILE)

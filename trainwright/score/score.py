@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwright import sandbox
+from trainwright import sandbox, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError, ModelRefused
 from trainwright.experiment import LanguageModel, Registry
@@ -65,16 +65,17 @@ def score_rows(
         PermissionRefused: The registry or the store denies access.
     """
     watch = Stopwatch()
-    Snapshot.open(training_set, data_version)
+    snapshot = Snapshot.open(training_set, data_version)
     predictions.mkdir(parents=True, exist_ok=True)
     scored, protections = ScoreResult("", "no model is in production, so none is scored"), list[str]()
     if production.model:
         short = production.model[:6]
         with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch)
+            folder, copy = Path(scratch) / "model", Path(scratch) / "rows"
             model = _download_model(production, folder)
-            inputs = str(folder.resolve()), model.digest, str(training_set.resolve()), data_version, split
-            limits = sandbox.model_limits(folder, training_set, write=[predictions], seconds=_TIME_LIMIT_S)
+            place, version = _copy_of_split(training_set, snapshot, split, copy)
+            inputs = str(folder.resolve()), model.digest, str(place.resolve()), version, split
+            limits = sandbox.model_limits(folder, place, write=[predictions], seconds=_TIME_LIMIT_S)
             done = sandbox.run("trainwright.score", [*inputs, str(predictions.resolve())], limits)
             protections = list(done.protections)
             if isinstance(done.error, InputError | DataRefused | ModelRefused | Diverged):
@@ -98,6 +99,19 @@ def score_rows(
     protected = f"\nProtections of the process: {'; '.join(protections)}.\n" if protections else ""
     summary.write_text(f"**{markdown.escape(scored.headline)}**\n{protected}")
     return scored
+
+
+def _copy_of_split(training_set: Path, snapshot: Snapshot, split: str, copy: Path) -> tuple[Path, str]:
+    """Copy a split whose files lie elsewhere, which a process without rights cannot read.
+
+    Return the folder of its rows with their data version.
+    """
+    if not any(entry.in_place for entry in snapshot.files if entry.split == split):
+        return training_set, snapshot.digest
+    rows = {split: tables.iter_batches(training_set, snapshot, [split])}
+    parents = {"training_set": snapshot.digest}
+    made = tables.write_snapshot(copy, rows, parents=parents, roles=snapshot.roles, target=snapshot.target)
+    return copy, made.digest
 
 
 def _download_model(production: ProductionModelReference, folder: Path) -> Model:

@@ -40,7 +40,7 @@ def write_predictions(
                 writer.append(split, _scored(batch, label, split, predictor, outputs))
             writer.end_file(split)
         written = writer.commit(
-            parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+            parents={"training_set": _training_set_of(snapshot), "model": predictor.model.digest},
             roles={**snapshot.roles, **outputs.roles},
             quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
             target=snapshot.target,
@@ -58,6 +58,11 @@ def _pieces(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> Iterator
     for split in splits:
         for piece in tables.pieces(folder, snapshot, [split], PIECE_ROWS):
             yield split, piece
+
+
+def _training_set_of(snapshot: Snapshot) -> str:
+    """Return the digest of the training set, which a copy of one of its splits names as its parent."""
+    return snapshot.parents.get("training_set", snapshot.digest)
 
 
 def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
@@ -123,7 +128,7 @@ def write_losses(
                 writer.append(split, batch)
             writer.end_file(split)
         written = writer.commit(
-            parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+            parents={"training_set": _training_set_of(snapshot), "model": predictor.model.digest},
             roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
             target=SnapshotTarget(kind="text"),
         )

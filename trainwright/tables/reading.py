@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +31,12 @@ def read_split(
     chosen = _select(snapshot.columns, columns)
     tables = []
     for entry in _entries(folder, snapshot, [split]):
-        with open_pinned(folder, entry) as file:
-            _require_there(file, chosen, entry)
-            table = file.read(columns=[column.name for column in chosen])
+        with _opened(folder, entry, chosen) as files:
+            parts = [file.read(columns=names) for file, names in files]
+            table = pa.Table.from_arrays(
+                [column for part in parts for column in part.columns],
+                [name for part in parts for name in part.column_names],
+            )
             tables.append(declared(table, chosen, entry.uri))
     return pa.concat_tables(tables).combine_chunks()
 
@@ -68,15 +72,54 @@ def _read_groups(
 ) -> Iterator[pa.RecordBatch]:
     """Read some row groups of one file, in the types that the manifest declares."""
     names = [column.name for column in columns]
-    with open_pinned(folder, entry) as file:
-        _require_there(file, columns, entry)
-        as_it_is = is_declared(file.schema_arrow, columns)
-        for batch in stream_batches(file, batch_rows, names, groups, threads=threads):
+    types = {column.name: column for column in columns}
+    with _opened(folder, entry, columns) as files:
+        (file, own), *companion = files
+        as_it_is = all(is_declared(each.schema_arrow, [types[name] for name in own]) for each, own in files)
+        batches = stream_batches(file, batch_rows, own, groups, threads=threads)
+        for other, added in companion:
+            before = range(file.num_row_groups)[: groups.start or 0]
+            start = sum(file.metadata.row_group(index).num_rows for index in before)
+            batches = _side_by_side(batches, _rows_from(start, other, batch_rows, added, threads=threads))
+        for batch in batches:
             if as_it_is:
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], names=names)
             else:
                 table = declared(pa.Table.from_batches([batch]), columns, entry.uri)
                 yield pa.RecordBatch.from_arrays([column.chunk(0) for column in table.columns], names=names)
+
+
+def _rows_from(
+    start: int, file: pq.ParquetFile, batch_rows: int, names: Sequence[str], *, threads: bool
+) -> Iterator[pa.RecordBatch]:
+    """Read a file from a row on."""
+    for index in range(file.num_row_groups):
+        rows = file.metadata.row_group(index).num_rows
+        if start < rows:
+            group = slice(index, index + 1)
+            for batch in stream_batches(file, batch_rows, names, group, threads=threads):
+                yield batch.slice(min(start, batch.num_rows))
+                start = max(start - batch.num_rows, 0)
+        else:
+            start -= rows
+
+
+def _side_by_side(
+    batches: Iterator[pa.RecordBatch], others: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Append the columns of other batches, which have the same rows in batches of any size."""
+    rest: pa.RecordBatch | None = None
+    for batch in batches:
+        parts: list[pa.RecordBatch] = []
+        lacking = batch.num_rows
+        while lacking:
+            rest = rest or next(others)
+            part = rest.slice(0, lacking)
+            rest, lacking = rest.slice(part.num_rows), lacking - part.num_rows
+            parts.append(part)
+        table = pa.Table.from_batches(parts).combine_chunks()
+        columns = [*batch.columns, *(column.chunk(0) for column in table.columns)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *table.column_names])
 
 
 def _select(columns: Sequence[Column], names: Sequence[str] | None) -> list[Column]:
@@ -98,14 +141,26 @@ def _entries(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> Iterato
         yield from found
 
 
-def _require_there(file: pq.ParquetFile, columns: Sequence[Column], entry: SnapshotFile) -> None:
-    there = set(file.schema_arrow.names)
-    if missing := [column.name for column in columns if column.name not in there]:
-        raise InputError(
-            f"cached input changed: {entry.uri} has no column {', '.join(map(repr, missing))}",
-            where=entry.uri,
-            hint=RUN_AGAIN,
-        )
+@contextmanager
+def _opened(
+    folder: Path, entry: SnapshotFile, columns: Sequence[Column]
+) -> Iterator[list[tuple[pq.ParquetFile, list[str]]]]:
+    """Open a file, and its companion if it has some of the columns, each with the columns to read of it."""
+    files, left = list[tuple[pq.ParquetFile, list[str]]](), [column.name for column in columns]
+    place: SnapshotFile | None = entry
+    with ExitStack() as stack:
+        while place and (left or not files):
+            file = stack.enter_context(open_pinned(folder, place))
+            there = set(file.schema_arrow.names)
+            files.append((file, [name for name in left if name in there]))
+            left, place = [name for name in left if name not in there], place.companion
+        if left:
+            raise InputError(
+                f"cached input changed: {entry.uri} has no column {', '.join(map(repr, left))}",
+                where=entry.uri,
+                hint=RUN_AGAIN,
+            )
+        yield files
 
 
 _AT_A_TIME = 8

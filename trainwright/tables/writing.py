@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -190,10 +190,22 @@ class SnapshotWriter:
     Args:
         folder: The snapshot's folder; made if it is not there.
         splits: The order in which the manifest lists the splits; others follow as they come.
+        references: Files of each split that stay where they are, in the order in which their rows are added,
+            each with the number of rows that are added. One of which all are gets a companion file of the
+            columns ``added``, or none without any; the others are written whole.
     """
 
-    def __init__(self, folder: Path, splits: Sequence[str] = (), *, rows_per_file: int = 1_000_000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        splits: Sequence[str] = (),
+        *,
+        rows_per_file: int = 1_000_000,
+        references: Mapping[str, Sequence[tuple[SnapshotFile, int]]] | None = None,
+        added: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self._references, self._added = references or {}, added
         self._attempt = folder / ".attempt"
         self._rows_per_file = rows_per_file
         self._splits: dict[str, _SplitWriter] = {}
@@ -244,7 +256,8 @@ class SnapshotWriter:
                 where=str(self.folder),
                 hint="Use letters, digits, _ . and -.",
             )
-        self._splits[split] = _SplitWriter(self._attempt, split, self._rows_per_file)
+        references = self._references.get(split, ())
+        self._splits[split] = _SplitWriter(self._attempt, split, self._rows_per_file, references, self._added)
 
     def commit(
         self,
@@ -253,6 +266,7 @@ class SnapshotWriter:
         roles: Mapping[str, str],
         quality: Mapping[str, float] | None = None,
         target: SnapshotTarget | None = None,
+        protection: str = "",
     ) -> Snapshot:
         """Publish the data, and then the manifest, and return it."""
         if self._schema is None:
@@ -266,48 +280,78 @@ class SnapshotWriter:
             roles=dict(roles),
             quality=nulls | dict(quality or {}),
             target=target or SnapshotTarget(),
+            protection=protection,
         )
         (self.folder / Snapshot.FILE).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "data", ignore_errors=True)
-        (self._attempt / "data").rename(self.folder / "data")
+        if (self._attempt / "data").exists():  # a companion without columns is not written
+            (self._attempt / "data").rename(self.folder / "data")
         snapshot.write(self.folder)
         return snapshot
 
 
 class _SplitWriter:
-    """Writes the files of one split, each of the same number of rows however they arrive."""
+    """Writes the files of one split, each of the same number of rows however they arrive.
 
-    def __init__(self, root: Path, split: str, rows_per_file: int) -> None:
+    With ``references``, the files have as many rows as those, and may be companions of them.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        split: str,
+        rows_per_file: int,
+        references: Sequence[tuple[SnapshotFile, int]],
+        added: Sequence[str],
+    ) -> None:
         self._root, self._split, self._rows_per_file = root, split, rows_per_file
+        self._references, self._added = references, list(added)
         self._writer: FileWriter | None = None
+        self._rows = 0
         self._done: list[SnapshotFile] = []
 
     def append(self, table: pa.Table) -> None:
         """Add rows, and begin another file where one is full. A split without rows has one empty file."""
-        while table.num_rows or not (self._done or self._writer):
-            if self._writer is None:
-                name = f"part-{len(self._done):05d}.parquet"
-                self._writer = FileWriter(self._root / "data" / self._split / name)
-            room = self._rows_per_file - self._writer.rows
-            self._writer.append(table.slice(0, room))
-            table = table.slice(room)
-            if self._writer.rows == self._rows_per_file:
+        while table.num_rows or not (self._done or self._writer or self._references):
+            stays, rows = self._current()
+            room = rows - self._rows
+            part, table = table.slice(0, room), table.slice(room)
+            self._rows += part.num_rows
+            if self._added or not stays:
+                if self._writer is None:
+                    name = f"part-{len(self._done):05d}.parquet"
+                    self._writer = FileWriter(self._root / "data" / self._split / name)
+                self._writer.append(part.select(self._added) if stays else part)
+            if self._rows == rows:
                 self.finish()
+
+    def _current(self) -> tuple[SnapshotFile | None, int]:
+        """Return the file that stays where it is, if the next one does, and the rows of the next one."""
+        if not self._references:
+            return None, self._rows_per_file
+        entry, rows = self._references[len(self._done)]
+        return entry if rows == entry.rows else None, rows
 
     def finish(self) -> list[SnapshotFile]:
         """End the last file, and return all."""
-        if self._writer is not None:
-            written, self._writer = self._writer.finish(), None
-            self._done.append(
-                SnapshotFile(
-                    uri=written.path.relative_to(self._root).as_posix(),
-                    size=written.size,
-                    checksum=written.checksum,
-                    rows=written.rows,
-                    split=self._split,
-                )
-            )
+        if self._rows or self._writer:
+            stays, _ = self._current()
+            written = self._finish_file() if self._writer else None
+            done = replace(stays, companion=written) if stays else written
+            self._done += [done] if done else []
+            self._writer, self._rows = None, 0
         return self._done
+
+    def _finish_file(self) -> SnapshotFile:
+        assert self._writer is not None  # noqa: S101 - begun
+        written = self._writer.finish()
+        return SnapshotFile(
+            uri=written.path.relative_to(self._root).as_posix(),
+            size=written.size,
+            checksum=written.checksum,
+            rows=written.rows,
+            split=self._split,
+        )
 
     def close(self) -> None:
         """Give up what is not finished."""

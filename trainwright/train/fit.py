@@ -24,10 +24,12 @@ from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.config import TrainConfig, degrees_of
 from trainwright.train.feeding.loader import Loader, SampleSource
 from trainwright.train.feeding.order import SampleOrder, order_of
+from trainwright.train.feeding.rows import EncodedRows
+from trainwright.train.feeding.tokens import TokenSequences
 from trainwright.train.guards import SplitEvaluator
 from trainwright.train.loop import FitResult, TrainingLoop
 from trainwright.train.parallel import full_weights
-from trainwright.train.process_group import Ranks, barrier
+from trainwright.train.process_group import Coordinator, Ranks, barrier
 from trainwright.train.recorder import TrainingRecorder
 from trainwright.train.step import Stepper
 from trainwright.train.stop_signal import StopSignal
@@ -62,7 +64,7 @@ def fit_network(
     run: TrainingRun,
     architecture: Architecture,
     inputs: Inputs,
-    samples: SampleSource,
+    samples: EncodedRows | TokenSequences,
     watched: SampleSource | None,
     labels: Callable[[], NDArray[np.generic]],
 ) -> tuple[nn.Module, FitResult]:
@@ -106,12 +108,27 @@ def fit_network(
             sys.stderr.write(no_checkpoint_warning(training.checkpoints, loop.total))
         result = loop.run()
     waits = {"checkpoint_stall_s": checkpointer.stall_s, "resume_s": checkpointer.resume_s}
-    recorder.note(result.steps, **waits, input_wait_s=feeder.waited_s)
+    rates = _input_rates(feeder, result, ranks) | samples.shards.encoding()
+    recorder.note(result.steps, **waits, **rates)
+    if ranks.leads:
+        waited = rates["input_wait_s"] / max(result.seconds, 1e-9)
+        sys.stderr.write(f"{samples.shards.describe(rates, waited)}\n")
     weights = full_weights(stepper.module, layout)
     module = architecture.build(inputs)
     if ranks.leads:
         module.load_state_dict(weights)
     return module, result
+
+
+def _input_rates(feeder: Loader, result: FitResult, ranks: Ranks) -> dict[str, float]:
+    """Return the samples per second of all processes that the steps need and that the input gives."""
+    found = Coordinator(ranks, ranks.patient).on_all(lambda: (feeder.waited_s, feeder.given_per_s))
+    waited_s = max(waited for waited, _ in found)  # in each step, the others wait for the slowest process
+    return {
+        "input_wait_s": waited_s,
+        "input_needed_per_s": result.samples_per_s * result.seconds / max(result.seconds - waited_s, 1e-9),
+        "input_given_per_s": min(given for _, given in found),
+    }
 
 
 def _make_checkpointer(run: TrainingRun, order: SampleOrder) -> Checkpointer:

@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -51,6 +51,7 @@ _EVICT_MAPPED_AFTER_S = 0.5
 """Wait before a shard that others map is evicted, too: they keep their mapping."""
 
 _TRIES = 3
+_WAITS_MUCH = 0.05
 _SHARE_OF_FREE = 0.9
 _GIB = 2**30
 _log = logging.getLogger("trainwright.train")
@@ -88,6 +89,7 @@ class ShardCache:
         self._mapped: OrderedDict[str, NDArray[Any]] = OrderedDict()
         self._verified: dict[str, str] = {}
         self._mutex = threading.RLock()
+        self.encoded_bytes, self.encode_s = 0, 0.0
         self._most_mapped = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         with naming_path(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +189,10 @@ class ShardCache:
             while not self._allocate(part, shard, force=time.monotonic() - started > _EVICT_MAPPED_AFTER_S):
                 time.sleep(_POLL_S)
             with naming_path(part), part.open("r+b") as stream:
+                began = time.monotonic()
                 _write(stream, shard)
+            self.encoded_bytes += shard.size
+            self.encode_s += time.monotonic() - began
             descriptor = os.open(part, os.O_RDONLY)
             part.replace(self._path(shard))
         except BaseException:
@@ -325,6 +330,33 @@ class ShardedSplit:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    def encoding(self) -> dict[str, float]:
+        """Return the samples per second that this process read and encoded, and how often each; if any."""
+        times = self._cache.encoded_bytes / self.size
+        if not times:
+            return {}
+        rate = times * len(self) / max(self._cache.encode_s, 1e-9)
+        return {"input_encoded_per_s": rate, "input_encoded_times": times}
+
+    def describe(self, rates: Mapping[str, float], waited: float) -> str:
+        """Describe what the steps needed and the input gave, with a hint if they waited much."""
+        needed, given = rates["input_needed_per_s"], rates["input_given_per_s"]
+        line = f"input: the steps need {needed:,.0f} samples/s, the input gives {given:,.0f}; "
+        line += f"they waited {waited:.0%} of the time"
+        if "input_encoded_per_s" in rates:
+            line += (
+                f"; this process read and encoded {rates['input_encoded_per_s']:,.0f} samples/s, "
+                f"{rates['input_encoded_times']:.1f} times the split"
+            )
+        if waited < _WAITS_MUCH:
+            return line
+        if self.cached_whole:
+            return f"{line}. Put training.feeding.cache on a faster disk"
+        return (
+            f"{line}. The source is the bottleneck: set training.feeding.cache_gib to "
+            f"{self.size / _GIB:.3g} to hold the split, or block and window to {max(np.diff(self._starts)):,}"
+        )
 
     def encode_all(self, local_rank: int, local_size: int) -> None:
         """Encode all shards; the processes of a node share the work."""

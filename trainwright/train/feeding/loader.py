@@ -87,6 +87,7 @@ class Loader:
         self._prefetch, self._pin = prefetch, pin
         self._thread: ThreadPoolExecutor | None = None
         self._ahead: deque[Future[Batch]] = deque()
+        self._prepared = [0, 0.0]  # samples, and the seconds that the thread worked for them
 
     def begin(self, step: int, skip: frozenset[int] | None = None) -> None:
         """Start at a step, whatever was given before."""
@@ -109,6 +110,12 @@ class Loader:
         self._submit()
         return batch
 
+    @property
+    def given_per_s(self) -> float:
+        """Samples per second that all processes could get, if each prepares them as fast as this one."""
+        samples, busy_s = self._prepared
+        return samples * self._parts / max(busy_s, 1e-9)
+
     def close(self) -> None:
         """Stop preparing batches."""
         if self._thread is not None:
@@ -119,11 +126,15 @@ class Loader:
     def _submit(self) -> None:
         assert self._thread is not None  # noqa: S101 - begun
         samples, order, pin = self._samples, self._thread_order, self._pin
-        number, part, parts = self._step, self._part, self._parts
+        number, part, parts, prepared = self._step, self._part, self._parts, self._prepared
 
         def prepare() -> Batch:
+            began = time.monotonic()
             batch = samples.take(order.share(number, part, parts))
-            return batch.pinned() if pin else batch
+            batch = batch.pinned() if pin else batch
+            prepared[0] += len(batch)
+            prepared[1] += time.monotonic() - began
+            return batch
 
         self._ahead.append(self._thread.submit(prepare))
         self._step += 1

@@ -104,11 +104,7 @@ def fit(
     """
     content = [
         trainwright.__version__,
-        [
-            [each.checksum, each.size, each.rows]
-            for each in source.snapshot.files
-            if each.split == source.split
-        ],
+        [[*each.content, each.rows] for each in source.snapshot.files if each.split == source.split],
         [[column.name, column.type] for column in source.snapshot.columns],
         source.snapshot.roles,
         [source.kinds, network.scaling, network.max_categories, network.min_category_rows, _PIECE_ROWS],
@@ -258,7 +254,7 @@ def _shard(
     """Return the shard of a piece, with a key from all that its bytes depend on."""
     cut = source.pieces[piece]
     content = [FORMAT, trainwright.__version__, transforms.digest, source.label, kind, *shape]
-    rows = [cut.entry.checksum, cut.entry.size, cut.first, cut.last]
+    rows = [*cut.entry.content, cut.first, cut.last]
     types = {column.name: column.type for column in cut.columns}
     read = [[name, types[name]] for name in (*transforms.inputs, source.label)]
     held_out = asdict(source.hold_out) if source.hold_out else None

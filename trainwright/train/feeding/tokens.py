@@ -204,7 +204,7 @@ def _shard(source: TokenSource, file: int, counted: TokenCounts) -> ShardSpec:
     kind = "<u2" if network.token_ids <= _SMALL else "<u4"
     size = counted.sequences * network.context + 1
     content = [FORMAT, trainwright.__version__, "tokens", network.column, network.row_separator]
-    content += [network.token_ids, entry.checksum, entry.size, size]
+    content += [network.token_ids, *entry.content, size]
 
     def encoded() -> Iterator[NDArray[Any]]:
         left, found = size, 0

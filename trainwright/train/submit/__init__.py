@@ -18,7 +18,12 @@ from trainwright.launch import launcher as launchers
 from trainwright.launch.job import FOLDER_PLACEHOLDER, Job, JobReference, Launcher, Result
 from trainwright.launch.job_directory import publish
 from trainwright.report import markdown
-from trainwright.tracking.history import HISTORY_FILE, TrackingDestination, kfp_destination
+from trainwright.tracking.history import (
+    HISTORY_FILE,
+    TrackingDestination,
+    TrainingHistory,
+    kfp_destination,
+)
 from trainwright.train.config import TrainConfig, TrialMetrics, degrees_of
 from trainwright.train.defaults import resolve_training
 from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
@@ -239,6 +244,7 @@ def _write_config(config: TrainConfig, folder: Path, launcher: str, resources: R
         elif (training_set / Record.FILE).exists():
             # The rows are those of an earlier run; who made them, and how they were judged, is of this one.
             Record.read(training_set).write(target)
+            Snapshot.read(training_set).write(target)  # so may be the location of files by reference
         training_set = target
     dataclasses.replace(
         config,
@@ -333,6 +339,17 @@ def _compared(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
     ]
 
 
+def _input_rates(model: Path) -> list[tuple[str, str]]:
+    """Return the rows of the summary about the input of a network: what its steps needed and got."""
+    history = TrainingHistory.read(model / HISTORY_FILE)
+    names = {
+        "input_needed_per_s": "Samples/s that the steps need",
+        "input_given_per_s": "Samples/s that the input gives",
+    }
+    found = [(title, history.curve(name)[1]) for name, title in names.items()]
+    return [(title, f"{values[-1]:,.0f}") for title, values in found if values]
+
+
 def _summarize(model: Path, submitted: Submitted) -> str:
     record, metrics = Record.read(model), submitted.metrics
     unit = "round" if "rounds_kept" in metrics else "epoch"
@@ -344,6 +361,7 @@ def _summarize(model: Path, submitted: Submitted) -> str:
         (f"Mean loss, last {unit}", f"{metrics['train_loss']:.4f}"),
         ("Loss of a constant prediction", f"{metrics['base_rate_loss']:.4f}"),
         *_compared(metrics),
+        *_input_rates(model),
         ("Model version", submitted.model_version[:12]),
         ("Predictions version", submitted.predictions_version[:12]),
     ]
