@@ -53,7 +53,7 @@ def requirements(path: Path) -> str:
 
 
 def locks() -> list[Lock]:
-    """List every lock: the builder's tools, kfp alone, each toolchain (variants apart), examples, tests, docs."""
+    """List every lock: the builder's tools, kfp alone, each toolchain and variant, examples, tests, docs."""
     found = [Lock(IMAGES / f"{name}.lock", (IMAGES / f"{name}.in",)) for name in ("build", "sbom", "audit")]
     found.append(Lock(IMAGES / "kfp.lock", (IMAGES / "kfp.in",), dependencies=False))
     for path in sorted(IMAGES.glob("*/requirements.in")):

@@ -25,7 +25,7 @@ RAY = {
     "RAY_worker_register_timeout_seconds": f"{PATIENT_S}",  # of 60: a worker imports Feast first
     "RAY_gcs_server_request_timeout_seconds": f"{PATIENT_S}",
     "RAY_gcs_rpc_server_connect_timeout_s": "120",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # of 60: a driver ends so long after the loss of its cluster
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # of 60: then a driver without its cluster ends
     "RAY_memory_monitor_refresh_ms": "0",  # it would end our work for the memory of others
     "RAY_local_fs_capacity_threshold": "0.999",
 }
@@ -102,7 +102,7 @@ class SparkCluster(Cluster):
 
         home = str(Path(pyspark.__file__).parent)
         program = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
-        opts = f"-Dspark.master.rest.port={self.rest_port} -Dspark.worker.timeout=10"
+        opts = f"-Dspark.master.rest.port={self.rest_port}"
         always = {"SPARK_HOME": home, "SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": opts}
         self.start(command.pop(0), [*program, *command, "--webui-port", "0"], always | variables)
 
@@ -129,7 +129,7 @@ class RayCluster(Cluster):
         self.start(name, [*command, "--object-store-memory=100000000", *options], RAY)
         wait_until(lambda: self.log(name).count("Ray runtime started") > before, f"Ray's {name}")
 
-    def start_head(self, **variables: str) -> None:
+    def start_head(self) -> None:
         where = f"--temp-dir={self.folder}"
         self._node(
             "head", "--head", f"--port={self.port}", "--num-cpus=0", "--include-dashboard=false", where

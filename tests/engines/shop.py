@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import redis
 
-from tests.engines.clusters import RAY, Cluster, RayCluster, SparkCluster, running
+from tests.engines.clusters import RAY, RayCluster, SparkCluster, running
 from tests.featurestore.repository import ViewSpec, make_repository, write_table
 from tests.materialize import shop as stores
 from tests.materialize.shop import Shop, at, contents, row
@@ -62,9 +62,10 @@ def busy_executors() -> int:
     """Return how many of Spark's executors have a task; the first one listed is the driver."""
     from pyspark import SparkContext
 
-    if not (context := SparkContext._active_spark_context):
+    context = getattr(SparkContext._active_spark_context, "_jsc", None)
+    if context is None:  # none yet, or none any more
         return 0
-    executors = context._jsc.sc().statusTracker().getExecutorInfos()
+    executors = context.sc().statusTracker().getExecutorInfos()
     return sum(executor.numRunningTasks() > 0 for executor in list(executors)[1:])
 
 
@@ -302,14 +303,28 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     del engine["ray_conf"]
     shop.apply()
     rejected = _with_variable("RAY_AUTH_TOKEN", "f" * 64, run)
+    before = _say_version(cluster.address, b'{"ray_version": "2.0.0", "python_version": "3.11.0"}')
+    version = run()
+    _say_version(cluster.address, before)
     cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
     return {
         "option": option,
         "rejected": rejected,
+        "version": version,
         "lost": run(),
         "away": run(),
         "written": [str(path) for path in (folder / "state").rglob("watermark*")],
     }
+
+
+def _say_version(address: str, metadata: bytes) -> bytes:
+    """Let a Ray cluster report other versions; return what it reported."""
+    from ray._raylet import GcsClient
+
+    client, place = GcsClient(address=address), (b"CLUSTER_METADATA", b"cluster")
+    before: bytes = client.internal_kv_get(*place)
+    client.internal_kv_put(place[0], metadata, True, place[1])
+    return before
 
 
 def _with_variable(name: str, value: str, action: Callable[[], Any]) -> Any:

@@ -99,7 +99,7 @@ class ToolchainEnvironment:
             return ""
 
     def problem(self) -> str:
-        """Return why the environment cannot be used; empty if it can. Unless one is asked for, any variant can."""
+        """Return why the environment cannot be used; empty if it can. Without a variant, that of any can."""
         if not self.stamp.exists() or not self.python.exists():
             return "has not been made" if not self.path.exists() else "is not complete"
         if not self.made_from:
