@@ -80,9 +80,9 @@ sbom: $(AUDIT)  ## list what each lock pins in build/sbom, in CycloneDX; needs n
 environments: .venv/.made  ## make the environments of the toolchains, where a lock changed
 	@$(BIN)/trainwright setup
 
-images: .venv/.made  ## build the images (NAME=tabular ENGINE=podman BASE= TORCH_BASE= GPU=yes PUSH=HOST/TEAM; docs/images.md)
+images: .venv/.made  ## build the images (NAME=tabular ENGINE=podman BASE= TORCH_BASE= VARIANT=gpu|engines PUSH=HOST/TEAM; docs/images.md)
 	@$(BIN)/python images/build.py $(filter-out *,$(NAME)) --engine $(ENGINE) $(if $(BASE),--base $(BASE)) \
-		$(if $(TORCH_BASE),--torch-base $(TORCH_BASE)) $(if $(GPU),--gpu) $(if $(PUSH),--push $(PUSH)) -- $(ARGS)
+		$(if $(TORCH_BASE),--torch-base $(TORCH_BASE)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(PUSH),--push $(PUSH)) -- $(ARGS)
 
 docs: $(DOCS)  ## build the site of the documentation into build/site: offline, and strict
 	@$(<D)/bin/python docs/site/build.py
@@ -104,9 +104,8 @@ $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 	@touch $@
 
 # Feast with Spark and Ray, which its tests start.
-$(ENGINES): tests/engines/requirements.lock images/feast/requirements.lock | .venv/.made
-	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
+$(ENGINES): images/feast/requirements-engines.lock images/kfp.lock | .venv/.made
+	@rm -rf $(@D) && $(BIN)/python -P trainwright/authoring/installer.py environment feast $(@D) --variant engines
 	@touch $@
 
 # What builds the site: it imports the library as an author has it.

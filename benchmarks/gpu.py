@@ -35,7 +35,7 @@ billion parameters in bf16:
 - standstill for a checkpoint every ten minutes (goal below 1 %), and waiting for samples (goal below 2 %)
 - the exit codes of a training that runs out of GPU memory (10) or whose loss is not finite (30)
 - the model of a training that is killed and resumes (goal: the digest of an undisturbed one)
-It needs about 60 GiB of GPU memory, and the environment of torch with CUDA: trainwright setup torch --gpu"""
+It needs about 60 GiB of GPU memory, and torch with CUDA: trainwright setup torch --variant gpu"""
 
 
 def measure(what: str, folder: Path, size: str, python: Path) -> Any:

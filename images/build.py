@@ -32,6 +32,9 @@ PASSED = (
 )  # fmt: skip
 """Settings of pip and uv that reach a build if they are set here."""
 
+VARIANTS = {"gpu": "torch", "engines": "feast"}
+"""The variants, each of one toolchain: torch with CUDA, and Feast with Spark, Ray and Java."""
+
 WHEELS = "/wheels"
 """Where a build sees the folders of wheels that ``PIP_FIND_LINKS`` and ``UV_FIND_LINKS`` name here."""
 
@@ -104,7 +107,7 @@ def pinned(engine: str, base: str) -> str:
     return references[0]
 
 
-def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
+def labels(toolchain: str, base: str, *, variant: str) -> dict[str, str]:
     """Return what an image says of itself: OCI's own words, and what it was made from."""
     return {
         "org.opencontainers.image.title": f"trainwright {toolchain}",
@@ -113,7 +116,7 @@ def labels(toolchain: str, base: str, *, gpu: bool) -> dict[str, str]:
         "org.opencontainers.image.licenses": "Apache-2.0",
         "org.opencontainers.image.base.name": base,
         "org.opencontainers.image.base.digest": base.partition("@")[2],
-        "trainwright.lock-sha256": ToolchainEnvironment(toolchain, gpu=gpu).digest,
+        "trainwright.lock-sha256": ToolchainEnvironment(toolchain, variant=variant).digest,
         "trainwright.library-sha256": library_digest(),
     }
 
@@ -142,12 +145,14 @@ def _link(file: Path, target: Path) -> None:
 
 
 def command(
-    engine: str, toolchain: str, said: dict[str, str], *, gpu: bool, wheels: Path, more: list[str]
+    engine: str, toolchain: str, said: dict[str, str], *, variant: str, wheels: Path, more: list[str]
 ) -> list[str]:
     """Return the engine's command that builds an image. Local wheels are linked into ``wheels``."""
     base = said["org.opencontainers.image.base.name"]
     arguments = (
-        package_settings(wheels) | {"BASE": base, "IMAGE": toolchain} | ({"GPU": "yes"} if gpu else {})
+        package_settings(wheels)
+        | {"BASE": base, "IMAGE": toolchain}
+        | ({"VARIANT": variant} if variant else {})
     )
     command = [engine, "build", "--file", "images/Dockerfile", "--tag", image_name(toolchain)]
     if engine == "podman":  # it does not look for the file beside the Dockerfile
@@ -159,19 +164,19 @@ def command(
     return [*command, *more, "."]
 
 
-def build(engine: str, toolchain: str, base: str, output: Path, *, gpu: bool, more: list[str]) -> Image:
+def build(engine: str, toolchain: str, base: str, output: Path, *, variant: str, more: list[str]) -> Image:
     """Build one image and look into it.
 
     Raises:
         DependencyError: The engine could not, or the image is not what it has to be.
     """
     started = time.monotonic()
-    said = labels(toolchain, base, gpu=gpu)
+    said = labels(toolchain, base, variant=variant)
     output.mkdir(parents=True, exist_ok=True)
     log = output / f"{toolchain}.log"
     with log.open("w") as stream, tempfile.TemporaryDirectory(dir=output) as wheels:
         variables = {**os.environ, "DOCKER_BUILDKIT": "1"}  # engines that have it as a choice: mounts need it
-        asked = command(engine, toolchain, said, gpu=gpu, wheels=Path(wheels), more=more)
+        asked = command(engine, toolchain, said, variant=variant, wheels=Path(wheels), more=more)
         done = subprocess.run(asked, cwd=ROOT, env=variables, stdout=stream, stderr=stream, check=False)  # noqa: S603
     if done.returncode:
         tail = "".join(f"\n    {line}" for line in log.read_text().splitlines()[-12:])
@@ -187,7 +192,7 @@ def build(engine: str, toolchain: str, base: str, output: Path, *, gpu: bool, mo
         library_sha256=said["trainwright.library-sha256"],
         base=base,
         megabytes=round(found.megabytes, 1),
-        budget=inspection.budget(toolchain, cuda=bool(found.cuda)),
+        budget=inspection.budget(toolchain, "gpu" if found.cuda else variant),
         cuda=found.cuda,
         packages=len(found.packages["components"]),
         import_s=round(found.import_s, 2),
@@ -234,7 +239,7 @@ def parsed() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--torch-base", default="", help="another base for the torch image, such as one with CUDA"
     )
-    parser.add_argument("--gpu", action="store_true", help="the torch image from the lock for GPUs")
+    parser.add_argument("--variant", default="", choices=VARIANTS, help="from another lock of the toolchain")
     parser.add_argument("--push", default="", help="HOST/TEAM of a registry that the images are pushed to")
     parser.add_argument(
         "--output", type=Path, default=ROOT / "build" / "images", help="default: build/images"
@@ -253,8 +258,8 @@ def main() -> None:
         over = []
         for toolchain in asked.toolchains:
             base = pinned(asked.engine, (asked.torch_base if toolchain == "torch" else "") or asked.base)
-            gpu = asked.gpu and toolchain == "torch"
-            image = build(asked.engine, toolchain, base, asked.output, gpu=gpu, more=more)
+            variant = asked.variant if VARIANTS.get(asked.variant) == toolchain else ""
+            image = build(asked.engine, toolchain, base, asked.output, variant=variant, more=more)
             print(line(toolchain, image), flush=True)  # noqa: T201
             if not image.fits:
                 over.append(f"{toolchain} {image.megabytes:,.0f} MB > {image.budget:,.0f} MB")

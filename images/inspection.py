@@ -72,10 +72,10 @@ def engine(name: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def budget(toolchain: str, *, cuda: bool = False) -> float:
-    """Return how many megabytes an image may add to its base; a torch for CUDA has a budget of its own."""
+def budget(toolchain: str, variant: str = "") -> float:
+    """Return how many megabytes an image may add to its base; a variant has a budget of its own."""
     budgets: dict[str, float] = json.loads((IMAGES / "budgets.json").read_text())
-    return budgets[f"{toolchain}-cuda" if cuda else toolchain]
+    return budgets[f"{toolchain}-{variant}" if variant else toolchain]
 
 
 def entries(toolchain: str) -> list[str]:

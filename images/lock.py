@@ -53,22 +53,19 @@ def requirements(path: Path) -> str:
 
 
 def locks() -> list[Lock]:
-    """List every lock: the builder's tools, kfp alone, each toolchain (GPUs apart), examples, tests, docs."""
+    """List every lock: the builder's tools, kfp alone, each toolchain and variant, examples, tests, docs."""
     found = [Lock(IMAGES / f"{name}.lock", (IMAGES / f"{name}.in",)) for name in ("build", "sbom", "audit")]
     found.append(Lock(IMAGES / "kfp.lock", (IMAGES / "kfp.in",), dependencies=False))
     for path in sorted(IMAGES.glob("*/requirements.in")):
         override = path.with_name("overrides.txt")
         found.append(Lock(path.with_suffix(".lock"), (path,), override if override.exists() else None))
-        if last := tuple(sorted(path.parent.glob("requirements-*.txt"))):
-            found.append(
-                replace(found[-1], path=path.with_name("requirements-gpu.lock"), inputs=(path, *last))
-            )
+        plain = found[-1]
+        for more in sorted(path.parent.glob("requirements-*.txt")):
+            found.append(replace(plain, path=more.with_suffix(".lock"), inputs=(path, more)))
     for path in sorted(ROOT.glob("examples/*/requirements.in")):
         found.append(Lock(path.with_suffix(".lock"), (path,), dependencies=False))
-    feast = IMAGES / "feast" / "requirements.lock"  # Spark and Ray are installed on top of it
     for path in sorted(ROOT.glob("tests/*/requirements.in")):
-        constraint = feast if path.parent.name == "engines" else None
-        found.append(Lock(path.with_suffix(".lock"), (path,), constraint=constraint))
+        found.append(Lock(path.with_suffix(".lock"), (path,)))
     authoring = IMAGES / "authoring" / "requirements.lock"  # the tools of tests and docs go on top of it
     for path in (ROOT / "tests" / "requirements.in", ROOT / "docs" / "site" / "requirements.in"):
         found.append(Lock(path.with_suffix(".lock"), (path,), constraint=authoring))

@@ -44,8 +44,8 @@ def locks(tmp_path: Path, wheels: Path) -> Path:
     return folder
 
 
-def make(locks: Path) -> environments.Made:
-    (made,) = environments.make(["tiny"], folder=locks.parent / "made", images=locks)
+def make(locks: Path, variant: str = "") -> environments.Made:
+    (made,) = environments.make(["tiny"], folder=locks.parent / "made", images=locks, variant=variant)
     return made
 
 
@@ -132,7 +132,7 @@ def test_without_the_build_of_the_lock_an_environment_is_made_from_the_lock_for_
     assert ask(made.path / "bin" / "python", "import flame; print(flame.VERSION)") == "2.13.0"
     assert "no index has the CPU build" in str(made)
     place = ToolchainEnvironment("tiny", locks.parent / "made", locks)
-    gpu = dataclasses.replace(place, gpu=True)
+    gpu = dataclasses.replace(place, variant="gpu")
     assert place.made_from == gpu.digest != place.digest
     assert not make(locks).changed, "what was made from either lock is kept"
     shutil.copy(next((locks.parent / "elsewhere").glob("*.whl")), wheels)
@@ -140,6 +140,8 @@ def test_without_the_build_of_the_lock_an_environment_is_made_from_the_lock_for_
     assert "CUDA" not in str(make(locks))
     assert place.made_from == place.digest
     assert gpu.problem() == "is older than its lock"
+    assert make(locks, variant="gpu").changed, "a variant that is asked for replaces another"
+    assert gpu.problem() == ""
 
 
 @pytest.mark.covers("A12")

@@ -124,7 +124,7 @@ def test_build_that_no_index_has_is_an_error_of_its_own_before_anything_else_is_
     cpu(packages)
     with pytest.raises(installer.BuildNotFound) as caught:
         packages.install()
-    assert "--gpu" in caught.value.hint
+    assert "--variant gpu" in caught.value.hint
     assert not list((packages.folder / "made").rglob("pebble*"))
 
 

@@ -1,12 +1,14 @@
-"""What is done with an engine of Feast's, in the environment that has it: ``python -m tests.engines.shop``.
+"""Steps on a cluster of Feast's engines, in the environment that has them: ``python -m tests.engines.shop``.
 
 Arguments: ``spark`` or ``ray``, a folder, the port of a Redis server. The last line printed is JSON: what
 each part gave, for the tests to judge. One process does it all, because an engine takes long to start.
 """
 
 import json
+import os
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,73 +16,97 @@ from typing import Any
 import pyarrow as pa
 import redis
 
-from tests.featurestore.repository import ViewSpec, write_table
+from tests.engines.clusters import RAY, RayCluster, SparkCluster, running
+from tests.featurestore.repository import ViewSpec, make_repository, write_table
 from tests.materialize import shop as stores
-from tests.materialize.shop import Shop, at, row
+from tests.materialize.shop import Shop, at, contents, row
 from trainwright import tables
 from trainwright.errors import TrainwrightError
 from trainwright.experiment import Features
+from trainwright.featurestore import spark as product
 from trainwright.join.join import make_training_set
+from trainwright.retries import OUTAGE_S
 from trainwright.storage import take_listing
 
-SPARK = {
-    "spark.master": "local[1]",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.session.timeZone": "UTC",
-}
-RAY = {"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False}
-ENGINES = {
-    "spark": {"type": "spark.engine", "spark_conf": SPARK},
-    "ray": {"type": "ray.engine", "ray_conf": RAY},
-}
+SHORT_S = 6.0
+"""How long Spark may have no executor where it will never have one, of ten minutes."""
 
 
-def windows(engine: str, folder: Path) -> Any:
-    """Increments and a backfill into SQLite, which lets an old row replace a new one when Feast writes."""
-    folder.mkdir()
-    shop = Shop(
-        folder,
-        stores.sqlite(folder),
-        settings={"batch_engine": ENGINES[engine]},
-        path="offline/stock/*.parquet",
-    ).apply()
-    shop.add("a", [row(1, 0, 10), row(1, 5, 15), row(2, 3, 23)])
-    first = shop.run(date=at(5).isoformat())
-    read = [shop.read(1, 2)]
-    shop.add("b", [row(3, 4.5, 34)])
-    second = shop.run(date=at(10).isoformat())
-    read.append(shop.read(1, 2, 3))
-    shop.run(start=at(0), end=at(4))
-    read.append(shop.read(1, 2, 3))
+def error_of(action: Callable[[], Any]) -> dict[str, Any]:
+    """Return the error that a step ends with."""
+    try:
+        action()
+    except TrainwrightError as error:
+        return {"code": error.code, "what": error.what}
+    return {"code": 0, "what": ""}
+
+
+def spark_conf(cluster: SparkCluster) -> dict[str, str]:
     return {
-        "read": read,
-        "ways": [first.views[0].way, second.views[0].way],
-        "checked": [first.views[0].mark.checked, second.views[0].mark.checked],
+        "spark.master": cluster.address,
+        "spark.master.rest.port": str(cluster.rest_port),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": str(cluster.folder / "other"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",  # it would join small partitions to one
+        "spark.sql.session.timeZone": "UTC",
     }
 
 
-def refused(engine: str, folder: Path, port: int) -> Any:
+def busy_executors() -> int:
+    """Return how many of Spark's executors have a task; the first one listed is the driver."""
+    from pyspark import SparkContext
+
+    context = getattr(SparkContext._active_spark_context, "_jsc", None)
+    if context is None:  # none yet, or none any more
+        return 0
+    executors = context.sc().statusTracker().getExecutorInfos()
+    return sum(executor.numRunningTasks() > 0 for executor in list(executors)[1:])
+
+
+def windows(
+    folder: Path, settings: Mapping[str, Any], around: Callable[[], Callable[[], bool]] | None
+) -> Any:
+    """Increments and a backfill into SQLite, which lets an old row replace a new one when Feast writes.
+
+    ``around`` arranges that a node is killed during the second.
+    """
+    folder.mkdir()
+    path = "offline/stock/*.parquet"
+    on_spark = "offline_store" in settings
+    shop = Shop(folder, stores.sqlite(folder), settings=settings, path=path, on_spark=on_spark).apply()
+    shop.add("a", [row(1, 0, 10), row(1, 5, 15), *(row(key, 3, 20 + key) for key in range(2, 9))])
+    first = shop.run(date=at(5).isoformat())
+    shop.add("b", [row(key, 4.5, 30 + key) for key in range(3, 7)])
+    killed = around() if around else bool
+    second = shop.run(date=at(10).isoformat())
+    lost = killed()
+    shop.run(start=at(0), end=at(4))
+    return {
+        "online": sorted(map(repr, contents(shop).items())),
+        "read": shop.read(1, 2, 3),
+        "ways": [first.views[0].way, second.views[0].way],
+        "marks": [[one.views[0].mark.rows, one.views[0].mark.checked] for one in (first, second)],
+        "killed": lost,
+    }
+
+
+def rejected_by_redis(folder: Path, settings: Mapping[str, Any], port: int, project: str) -> Any:
     """A server that answers and takes no writes."""
     folder.mkdir()
-    settings = {"batch_engine": ENGINES[engine]}
-    shop = Shop(
-        folder, stores.redis(port), project=engine, settings=settings, path="offline/stock/*.parquet"
-    ).apply()
+    path, on_spark = "offline/stock/*.parquet", "offline_store" in settings
+    shop = Shop(folder, stores.redis(port), project, settings=settings, path=path, on_spark=on_spark).apply()
     shop.add("a", [row(1, 0, 10), row(2, 3, 23)])
     with redis.Redis(port=port) as client:
         client.config_set("min-replicas-to-write", 1)
-        try:
-            shop.run(date=at(5).isoformat())
-        except TrainwrightError as error:
-            return {"error": type(error).__name__, "what": error.what}
-        finally:
-            client.config_set("min-replicas-to-write", 0)
-    return {"error": ""}
+        found = error_of(lambda: shop.run(date=at(5).isoformat()))
+        client.config_set("min-replicas-to-write", 0)
+    return found
 
 
 STOCK = ViewSpec(
@@ -93,21 +119,20 @@ STOCK = ViewSpec(
         {"place": 1, "product": 23, "pieces": 3, "event": at(1), "created": at(9)},
         {"place": 12, "product": 3, "pieces": 4, "event": at(4), "created": at(4)},
     ],
+    ttl=timedelta(days=1),
 )
 SALES = [(1, 23, 2.0), (12, 3, 2.0), (1, 23, 10.0), (12, 3, 10.0), (7, 7, 2.0), (None, 3, 2.0), (12, 3, 99.0)]
 EXPECTED = [2**53 + 1, 2, 3, 4, None, None, None]
 
 
-def joined(folder: Path) -> Any:
-    """A join by Spark, of keys that as one text are the same: 1 and 23, 12 and 3."""
-    repository = folder / "repo"
-    _apply_on_spark(repository)
+def join(folder: Path, repository: Path, name: str) -> Any:
+    """A join of keys that as one text are the same: 1 and 23, 12 and 3."""
     schema = pa.schema(
-        [("sale", pa.int64()), ("sold", stores.UTC_US), ("shop", pa.int64()), ("product", pa.int64())]
+        [("sale", pa.int64()), ("sold", stores.UTC_US), ("place", pa.int64()), ("product", pa.int64())]
     )
     rows = [
-        {"sale": number, "sold": at(hours), "shop": shop, "product": product}
-        for number, (shop, product, hours) in enumerate(SALES)
+        {"sale": number, "sold": at(hours), "place": place, "product": product}
+        for number, (place, product, hours) in enumerate(SALES)
     ]
     sales = tables.write_snapshot(
         folder / "sales",
@@ -119,10 +144,11 @@ def joined(folder: Path) -> Any:
     features = Features.parse(json.dumps(section), "features")
     version = take_listing(features.source).content_digest
     made = make_training_set(
-        folder / "sales", sales.digest, features, version, folder / "set", folder / "summary.md"
+        folder / "sales", sales.digest, features, version, folder / name, folder / "summary.md"
     )
-    found = tables.read_split(folder / "set", made, "train")
+    found = tables.read_split(folder / name, made, "train")
     return {
+        "version": made.digest,
         "sales": found["sale"].to_pylist(),
         "pieces": found["pieces"].to_pylist(),
         "quality": dict(made.quality),
@@ -130,7 +156,8 @@ def joined(folder: Path) -> Any:
     }
 
 
-def _apply_on_spark(repository: Path) -> None:
+def repository_on_spark(repository: Path, conf: Mapping[str, str]) -> Path:
+    """Write and apply the repository of :func:`join` for Spark."""
     import yaml
     from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, ValueType
     from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
@@ -141,7 +168,7 @@ def _apply_on_spark(repository: Path) -> None:
         "project": "shop",
         "provider": "local",
         "registry": "registry.db",
-        "offline_store": {"type": "spark", "spark_conf": SPARK},
+        "offline_store": {"type": "spark", "spark_conf": dict(conf)},
         "online_store": None,
         "entity_key_serialization_version": 3,
     }
@@ -154,27 +181,165 @@ def _apply_on_spark(repository: Path) -> None:
         timestamp_field="event",
         created_timestamp_column="created",
     )
+    fields = [Field(name="pieces", dtype=Int64)]
     view = FeatureView(
-        name="stock",
-        entities=entities,
-        ttl=timedelta(days=1, hours=6),
-        source=source,
-        schema=[Field(name="pieces", dtype=Int64)],
-        online=False,
+        name="stock", entities=entities, ttl=STOCK.ttl, source=source, schema=fields, online=False
     )
-    service = FeatureService(name="shop_v1", features=[view.with_join_key_map({"place": "shop"})])
-    FeatureStore(repo_path=str(repository)).apply([*entities, view, service])
+    FeatureStore(repo_path=str(repository)).apply(
+        [*entities, view, FeatureService(name="shop_v1", features=[view])]
+    )
+    return repository
+
+
+def in_settings(repository: Path, before: str, after: str) -> Path:
+    path = repository / "feature_store.yaml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    return repository
+
+
+def on_spark(folder: Path, port: int) -> dict[str, Any]:
+    """Do everything on a standalone cluster of two workers."""
+    cluster = SparkCluster(folder)
+    with running(cluster):
+        return {
+            **_without_executors(folder, cluster),
+            **_on_workers(folder, cluster, port),
+            **_after_the_loss(folder, cluster),
+        }
+
+
+def _without_executors(folder: Path, cluster: SparkCluster) -> dict[str, Any]:
+    repository = repository_on_spark(folder / "repo", spark_conf(cluster))
+    in_settings(repository, "spark.sql.adaptive", "sparks.sql.adaptive")
+    option = error_of(lambda: join(folder, repository, "option"))
+    in_settings(repository, "sparks.sql.adaptive", "spark.sql.adaptive")
+    cluster.start_master()
+    product.EXECUTOR_WAIT_S = SHORT_S
+    found = {"option": option, "rejected": error_of(lambda: join(folder, repository, "rejected"))}
+    product.EXECUTOR_WAIT_S = OUTAGE_S
+    return found
+
+
+def _on_workers(folder: Path, cluster: SparkCluster, port: int) -> dict[str, Any]:
+    def kill_one() -> Callable[[], bool]:
+        return cluster.kill_during("2", lambda: busy_executors() == 2, lambda: cluster.start_worker("2"))
+
+    for name in ("1", "2"):
+        cluster.start_worker(name)
+    local = make_repository(folder / "local-repo", [STOCK])
+    killed = kill_one()
+    joined = join(folder, folder / "repo", "set") | {"killed": killed()}
+    settings = {
+        "offline_store": {"type": "spark", "spark_conf": spark_conf(cluster)},
+        "batch_engine": {"type": "spark.engine", "spark_conf": spark_conf(cluster)},
+    }
+    other = folder / "other" / "feast-0.1.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: feast\nVersion: 0.1\n")
+    packages = error_of(lambda: windows(folder / "packages", settings, None))
+    (other / "METADATA").unlink()
+    other.rmdir()
+    return {
+        "joined": joined,
+        "local_join": join(folder, local, "local"),
+        "packages": packages,
+        "windows": windows(folder / "windows", settings, kill_one),
+        "local_windows": windows(folder / "local-windows", {}, None),
+        "stored": rejected_by_redis(folder / "stored", settings, port, "spark"),
+    }
+
+
+def _after_the_loss(folder: Path, cluster: SparkCluster) -> dict[str, Any]:
+    repository = folder / "repo"
+    product.EXECUTOR_WAIT_S = SHORT_S
+    cluster.kill_during("1", lambda: busy_executors() > 0, lambda: cluster.kill("2", "master"))
+    lost = error_of(lambda: join(folder, repository, "lost"))
+    away = error_of(lambda: join(folder, repository, "away"))
+    jars = folder / "jars"  # a master that says that it is of another version
+    jars.mkdir()
+    (jars / "spark-version-info.properties").write_text("version=3.5.1\n")
+    cluster.start_master(SPARK_DAEMON_CLASSPATH=str(jars))
+    version = error_of(lambda: join(folder, repository, "version"))
+    names = ("option", "rejected", "lost", "away", "version")
+    written = [str(path) for name in names for path in (folder / name).rglob("*")]
+    return {"lost": lost, "away": away, "version": version, "written": written}
+
+
+def on_ray(folder: Path, port: int) -> dict[str, Any]:
+    """Do everything on a cluster of a head and a node."""
+    os.environ.update(RAY)
+    cluster = RayCluster(folder)
+    with running(cluster):
+        cluster.start_head()
+        cluster.start_node("node")
+        engine = {"type": "ray.engine", "ray_address": cluster.address}
+
+        def kill_one() -> Callable[[], bool]:
+            return cluster.kill_during(
+                "node", lambda: cluster.writing("node"), lambda: cluster.start_node("node")
+            )
+
+        found = {
+            "windows": windows(folder / "windows", {"batch_engine": engine}, kill_one),
+            "local_windows": windows(folder / "local-windows", {}, None),
+            "stored": rejected_by_redis(folder / "stored", {"batch_engine": engine}, port, "ray"),
+        }
+        return found | _failures_of_ray(folder, cluster, engine)
+
+
+def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) -> dict[str, Any]:
+    shop = Shop(
+        folder, stores.sqlite(folder), settings={"batch_engine": engine}, path="offline/stock/*.parquet"
+    )
+    shop.apply().add("a", [row(1, 0, 10)])
+
+    def run() -> dict[str, Any]:
+        return error_of(lambda: shop.run(date=at(5).isoformat()))
+
+    engine["ray_conf"] = {"nonsense": 1}
+    shop.apply()
+    option = run()
+    del engine["ray_conf"]
+    shop.apply()
+    rejected = _with_variable("RAY_AUTH_TOKEN", "f" * 64, run)
+    before = _say_version(cluster.address, b'{"ray_version": "2.0.0", "python_version": "3.11.0"}')
+    version = run()
+    _say_version(cluster.address, before)
+    cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
+    return {
+        "option": option,
+        "rejected": rejected,
+        "version": version,
+        "lost": run(),
+        "away": run(),
+        "written": [str(path) for path in (folder / "state").rglob("watermark*")],
+    }
+
+
+def _say_version(address: str, metadata: bytes) -> bytes:
+    """Let a Ray cluster report other versions; return what it reported."""
+    from ray._raylet import GcsClient
+
+    client, place = GcsClient(address=address), (b"CLUSTER_METADATA", b"cluster")
+    before: bytes = client.internal_kv_get(*place)
+    client.internal_kv_put(place[0], metadata, True, place[1])
+    return before
+
+
+def _with_variable(name: str, value: str, action: Callable[[], Any]) -> Any:
+    before = os.environ[name]
+    os.environ[name] = value
+    try:
+        return action()
+    finally:
+        os.environ[name] = before
 
 
 def main(engine: str, folder: Path, port: int) -> None:
     """Do all of it and print what it gave."""
     warnings.simplefilter("ignore")
-    found = {
-        "windows": windows(engine, folder / "windows"),
-        "refused": refused(engine, folder / "refused", port),
-    }
-    if engine == "spark":
-        found["joined"] = joined(folder / "joined")
+    found = (on_spark if engine == "spark" else on_ray)(folder, port)
     print("\n" + json.dumps(found), flush=True)  # noqa: T201
 
 

@@ -139,26 +139,39 @@ def test_base_without_a_digest_is_an_error_before_anything_is_built(build: Build
 
 
 def test_the_torch_image_is_made_from_the_lock_for_gpus_on_a_base_of_its_own(build: Builder) -> None:
-    done = build("torch", "launcher", "--gpu", "--torch-base", "base-with-cuda:1")
+    done = build("torch", "launcher", "--variant", "gpu", "--torch-base", "base-with-cuda:1")
     assert done.returncode == 0, done.stderr
     torch, launcher = build.calls("build")
-    assert {f"BASE=base-with-cuda@{DIGEST}", "GPU=yes", "IMAGE=torch"} <= set(torch)
+    assert {f"BASE=base-with-cuda@{DIGEST}", "VARIANT=gpu", "IMAGE=torch"} <= set(torch)
     assert (
         labels(torch)["trainwright.lock-sha256"]
-        == ToolchainEnvironment("torch", gpu=True).digest
+        == ToolchainEnvironment("torch", variant="gpu").digest
         != ToolchainEnvironment("torch").digest
     )
     assert labels(torch)["org.opencontainers.image.base.name"] == f"base-with-cuda@{DIGEST}"
     assert f"BASE=base@{DIGEST}" in launcher
-    assert not any(word.startswith("GPU=") for word in launcher)
+    assert not any(word.startswith("VARIANT=") for word in launcher)
 
 
 def test_the_lock_for_gpus_holds_torch_and_cuda_and_leaves_nothing_for_pip_to_choose() -> None:
-    place = ToolchainEnvironment("torch", gpu=True)
+    place = ToolchainEnvironment("torch", variant="gpu")
     packages = re.findall(r"^([a-z0-9-]+)==", place.locks.files[0].read_text(), re.MULTILINE)
     assert "torch" in packages
     assert any(package.startswith("nvidia-cu") for package in packages)
     assert [path.name for path in place.locks.files] == ["requirements-gpu.lock", "kfp.lock"]
+
+
+def test_feast_with_engines_is_held_to_its_own_lock_and_budget(build: Builder) -> None:
+    build.answers["size"] = 1_500_000_000
+    done = build("feast", "launcher", "--variant", "engines")
+    assert done.returncode == 10, done.stderr
+    feast, launcher = build.calls("build")
+    assert "VARIANT=engines" in feast
+    assert not any(word.startswith("VARIANT=") for word in launcher)
+    place = ToolchainEnvironment("feast", variant="engines")
+    assert labels(feast)["trainwright.lock-sha256"] == place.digest in ToolchainEnvironment("feast").digests
+    assert "launcher 1,400 MB" in done.stderr
+    assert "feast " not in done.stderr
 
 
 def test_settings_of_pip_and_uv_reach_the_build_and_no_others(build: Builder) -> None:
@@ -250,7 +263,7 @@ def test_torch_is_held_to_the_budget_of_its_build(build: Builder, cuda: str, cod
     assert done.returncode == code, done.stderr
     budgets = json.loads((ROOT / "images" / "budgets.json").read_text())
     assert (
-        f"4,900 of {budgets['torch-cuda' if cuda else 'torch']:,} MB, {'CUDA 13.0' if cuda else 'CPU'}"
+        f"4,900 of {budgets['torch-gpu' if cuda else 'torch']:,} MB, {'CUDA 13.0' if cuda else 'CPU'}"
         in done.stdout
     )
     assert build.written()[images.TORCH]["cuda"] == cuda
@@ -287,4 +300,4 @@ def test_an_engine_that_is_not_there_is_named_with_the_other(build: Builder) -> 
 
 def test_every_image_has_a_budget() -> None:
     budgets = json.loads((ROOT / "images" / "budgets.json").read_text())
-    assert budgets.keys() == {*TOOLCHAINS, "torch-cuda"}
+    assert budgets.keys() == {*TOOLCHAINS, "torch-gpu", "feast-engines"}

@@ -112,7 +112,7 @@ def test_what_is_left_out_on_purpose_is_in_no_lock() -> None:
 
 def test_both_builds_of_torch_are_of_one_version_and_in_a_lock() -> None:
     folder = ROOT / "images" / "torch"
-    pinned = re.fullmatch(r"torch==(\S+)\n", (folder / "requirements-torch.txt").read_text())
+    pinned = re.fullmatch(r"torch==(\S+)\n", (folder / "requirements-gpu.txt").read_text())
     assert pinned
     assert names(folder / "requirements-gpu.lock")["torch"] == pinned[1]
     assert names(folder / "torch.lock") == {"torch": f"{pinned[1]}+cpu"}

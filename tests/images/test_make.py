@@ -53,6 +53,7 @@ def test_audit_asks_about_every_package_of_every_lock_and_fails_where_it_gets_no
     assert "pip-audit --strict --disable-pip --require-hashes" in recipe
     locks = {path.relative_to(ROOT).as_posix() for path in (ROOT / "images").rglob("*.lock")}
     assert "images/torch/requirements-gpu.lock" in locks
+    assert "images/feast/requirements-engines.lock" in locks
     assert all(lock in recipe for lock in locks if not lock.endswith("/torch.lock"))
     check = next(line for line in MAKEFILE.splitlines() if line.startswith("check:"))
     assert "audit" not in check, "it needs the network"

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 PATIENCE_S = 120
 """A second will do; on a machine with more to do, it may take a while."""
 
@@ -54,6 +52,8 @@ def installed(package: str, found: Callable[[], bool]) -> None:
     if not found() and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "install", "-y", "-qq", package], capture_output=True, check=False)
     if not found():
+        import pytest  # the environment of the engines has none
+
         pytest.skip(f"{package} is not installed, and could not be")
 
 

@@ -60,6 +60,7 @@ class Shop:
     settings: Mapping[str, Any] = field(default_factory=dict)
     created: str = "created"
     path: str = "offline/stock"
+    on_spark: bool = False
 
     @property
     def repository(self) -> Path:
@@ -83,13 +84,14 @@ class Shop:
         }
         (self.repository / "feature_store.yaml").write_text(yaml.safe_dump(settings | dict(self.settings)))
         entities = [Entity(name=name, value_type=ValueType[kind]) for name, kind in self.keys.items()]
-        source = FileSource(
-            name="stock_table",
-            path=self.path,
-            file_format=ParquetFormat(),
-            timestamp_field="event",
-            created_timestamp_column=self.created,
-        )
+        times = {"timestamp_field": "event", "created_timestamp_column": self.created}
+        if self.on_spark:
+            from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
+
+            path = str(self.repository / self.path)
+            source = SparkSource(name="stock_table", path=path, file_format="parquet", **times)
+        else:
+            source = FileSource(name="stock_table", path=self.path, file_format=ParquetFormat(), **times)
         fields = [Field(name=name, dtype=eval(kind, vars(feast_types))) for name, kind in self.types.items()]  # noqa: S307
         view = FeatureView(
             name="stock", entities=entities, ttl=self.ttl, source=source, schema=fields, online=True

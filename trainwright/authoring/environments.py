@@ -78,7 +78,7 @@ def make(
     *,
     folder: Path | None = None,
     images: Path | None = None,
-    gpu: bool = False,
+    variant: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> list[Made]:
     """Create the environments that are missing, incomplete or older than their lock, two at a time.
@@ -89,8 +89,8 @@ def make(
         toolchains: Their names.
         folder: Folder of the environments; the default one when None.
         images: Folder of the locks; those of this library when None.
-        gpu: Use the lock for machines with GPUs where a toolchain has one. If false, it is the fallback where
-            no index has the CPU build of torch, and an environment made from it is kept.
+        variant: Use the lock of this variant where a toolchain has it; ``gpu`` is also the fallback where no
+            index has the CPU build of torch. Without one, an environment of any variant is kept.
         progress: Called with one line for each environment that was created.
 
     Raises:
@@ -98,7 +98,7 @@ def make(
         InputError: The toolchain does not exist, or the path of an environment is occupied.
     """
     where = (folder or default_folder()).resolve()
-    places = [ToolchainEnvironment(name, where, images or locks(), gpu) for name in toolchains]
+    places = [ToolchainEnvironment(name, where, images or locks(), variant) for name in toolchains]
     where.mkdir(parents=True, exist_ok=True)
 
     def update(place: ToolchainEnvironment) -> Made:
@@ -160,7 +160,7 @@ def _build(place: ToolchainEnvironment, lock: int) -> bool:
             install(place.locks, place.path, pass_fds=(lock,))
         except BuildNotFound:
             _remove(place.path)
-            install(dataclasses.replace(place.locks, gpu=True), place.path, pass_fds=(lock,))
+            install(dataclasses.replace(place.locks, variant="gpu"), place.path, pass_fds=(lock,))
             return True
     except InstallationError as error:
         raise DependencyError(error.what, where=str(place.path), hint=error.hint) from None

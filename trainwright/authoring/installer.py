@@ -38,7 +38,7 @@ HINTS = (
 )  # fmt: skip
 """The next step, by what the tool's output says."""
 
-BUILD_HINT = "Name an index with the build of torch.lock, or take PyPI's for GPUs: --gpu; see docs/images.md."
+BUILD_HINT = "Name an index with the build of torch.lock, or take PyPI's: --variant gpu; see docs/images.md."
 
 VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX", "UV_INDEX_URL"),
@@ -70,19 +70,19 @@ class Locks:
 
     images: Path
     toolchain: str
-    gpu: bool = False  # take the lock for machines with GPUs, if the toolchain has one
+    variant: str = ""  # take requirements-VARIANT.lock, if the toolchain has it
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The toolchain's locks, and kfp's, which is installed without its dependencies.
 
-        The lock for GPUs has PyPI's build of torch with all that it needs. Otherwise ``torch.lock`` has the
-        build; it comes first, because many indexes do not have it.
+        The lock of a variant has everything: that of ``gpu`` PyPI's build of torch, that of ``engines`` Spark
+        and Ray. Otherwise ``torch.lock`` has torch; it comes first, because many indexes do not have it.
         """
         own = self.images / self.toolchain
-        gpu = own / "requirements-gpu.lock"
+        variant = own / f"requirements-{self.variant}.lock"
         plain = (*own.glob("torch.lock"), own / "requirements.lock")
-        return (*((gpu,) if self.gpu and gpu.exists() else plain), self.images / "kfp.lock")
+        return (*((variant,) if variant.exists() else plain), self.images / "kfp.lock")
 
     @property
     def digest(self) -> str:
@@ -220,9 +220,11 @@ def main() -> None:
         parser.add_argument("toolchain")
         parser.add_argument("folder", type=Path)
         parser.add_argument("--images", type=Path, default=Path("images"), help="folder of the locks")
-        parser.add_argument("--gpu", action="store_true", help="take the lock for GPUs")
+        parser.add_argument("--variant", default="", help="take the lock of a variant: gpu, engines")
         options = parser.parse_args()
-        install(Locks(options.images.resolve(), options.toolchain, options.gpu), options.folder.absolute())
+        install(
+            Locks(options.images.resolve(), options.toolchain, options.variant), options.folder.absolute()
+        )
     except InstallationError as error:
         print(f"{error.what}\n  next  {error.hint}", file=sys.stderr)  # noqa: T201
         sys.exit(DEPENDENCY)

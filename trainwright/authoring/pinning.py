@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, str]:
 def _problems(toolchain: str, image: Mapping[str, str]) -> Iterator[str]:
     if not _DIGEST.fullmatch(image["reference"]):
         yield f"{toolchain}: was not pushed to a registry, so no cluster knows its digest"
-    if image["lock_sha256"] not in {ToolchainEnvironment(toolchain, gpu=gpu).digest for gpu in (False, True)}:
+    if image["lock_sha256"] not in ToolchainEnvironment(toolchain).digests:
         yield f"{toolchain}: was built from another lock"
     if image["library_sha256"] != tracking.library_digest():
         yield f"{toolchain}: was built from another state of the library"

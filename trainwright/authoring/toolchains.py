@@ -43,7 +43,7 @@ class ToolchainEnvironment:
     toolchain: str
     folder: Path = field(default_factory=default_folder)
     images: Path = field(default_factory=locks)
-    gpu: bool = False  # from the second lock, where the toolchain has one for machines with GPUs
+    variant: str = ""  # from requirements-VARIANT.lock, where the toolchain has it
 
     def __post_init__(self) -> None:
         """Reject a toolchain without a lock."""
@@ -56,7 +56,7 @@ class ToolchainEnvironment:
     @property
     def locks(self) -> Locks:
         """Its locks."""
-        return Locks(self.images, self.toolchain, self.gpu)
+        return Locks(self.images, self.toolchain, self.variant)
 
     @property
     def digest(self) -> str:
@@ -65,8 +65,10 @@ class ToolchainEnvironment:
 
     @property
     def digests(self) -> set[str]:
-        """The digests that an environment may be made from: of its locks, and of those for GPUs."""
-        return {self.digest, replace(self, gpu=True).digest}
+        """The digests that an environment may be made from: of its locks, and of those of each variant."""
+        locks = (self.images / self.toolchain).glob("requirements-*.lock")
+        variants = ["", *(path.stem.removeprefix("requirements-") for path in locks)]
+        return {replace(self, variant=variant).digest for variant in variants}
 
     @property
     def path(self) -> Path:
@@ -97,12 +99,13 @@ class ToolchainEnvironment:
             return ""
 
     def problem(self) -> str:
-        """Return why the environment cannot be used; empty if it can. The lock for GPUs will do, too."""
+        """Return why the environment cannot be used; empty if it can. Without a variant, that of any can."""
         if not self.stamp.exists() or not self.python.exists():
             return "has not been made" if not self.path.exists() else "is not complete"
         if not self.made_from:
             return "is not complete"
-        return "" if self.made_from in self.digests else "is older than its lock"
+        accepted = {self.digest} if self.variant else self.digests
+        return "" if self.made_from in accepted else "is older than its lock"
 
 
 def lock_digest(toolchain: str) -> str:

@@ -222,14 +222,14 @@ def doctor(
 
 def setup(
     toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="From the locks for GPUs, where there is one.")] = False,
+    variant: Annotated[str, typer.Option(help="From the locks of this variant: gpu or engines.")] = "",
 ) -> None:
     """Create missing and outdated environments."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
         from trainwright.authoring.toolchains import TOOLCHAINS
 
-        made = environments.make(toolchains or TOOLCHAINS, gpu=gpu, progress=typer.echo)
+        made = environments.make(toolchains or TOOLCHAINS, variant=variant, progress=typer.echo)
         if not any(one.changed for one in made):
             typer.echo(f"environments up to date: {' '.join(one.toolchain for one in made)}")
 

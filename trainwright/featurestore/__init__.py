@@ -22,6 +22,7 @@ from trainwright.featurestore.service import (
     offline_files,
     open_service,
 )
+from trainwright.featurestore.spark import reachable, require_same_feast, spark_session
 
 __all__ = [
     "SETTINGS",
@@ -41,7 +42,10 @@ __all__ = [
     "open_online",
     "open_service",
     "open_settings",
+    "reachable",
     "read_definitions",
+    "require_same_feast",
     "require_version",
     "retry_outage",
+    "spark_session",
 ]

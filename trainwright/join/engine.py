@@ -13,8 +13,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from trainwright import tables
-from trainwright.errors import DependencyError, InternalError
-from trainwright.featurestore import Service, View, offline_file, offline_files
+from trainwright.errors import InternalError
+from trainwright.featurestore import SETTINGS, Service, View, offline_file, offline_files, spark_session
 from trainwright.join.history import (
     NOTHING,
     UTC_US,
@@ -73,7 +73,9 @@ class EngineHistory(History):
         store, view = self._service.feast, self.view
         frame = rows.to_pandas()
         frame[_ROW] = np.arange(len(frame))
-        try:
+        where = f"{SETTINGS}: offline_store"
+        failed = f"Feast's {self._service.store} store could not join view {view.name!r}"
+        with spark_session(store.config.offline_store.spark_conf, failed, where):
             job = store.provider.offline_store.get_historical_features(
                 config=store.config,
                 feature_views=[self._with_times()],
@@ -85,13 +87,6 @@ class EngineHistory(History):
             )
             # Its to_arrow goes through pandas, where 2^53 + 1 is 2^53.
             answer = job.to_spark_df().toArrow().sort_by(_ROW)
-        except Exception as error:
-            raise DependencyError(
-                f"Feast's {self._service.store} store could not join view {view.name!r}: "
-                f"{type(error).__name__}: {error}",
-                where=view.source,
-                hint="Nothing was written: run again when the engine answers.",
-            ) from error
         if not np.array_equal(answer[_ROW].to_numpy(), np.arange(len(frame))):
             raise InternalError(
                 f"view {view.name!r}: Feast's {self._service.store} store returned "

@@ -122,7 +122,7 @@ def require_fresh(image: str, labels: Mapping[str, str], engine: str = "docker")
     toolchain = toolchain_of(image)
     if toolchain not in toolchains.TOOLCHAINS:
         return
-    locks = {toolchains.ToolchainEnvironment(toolchain, gpu=gpu).digest for gpu in (False, True)}
+    locks = toolchains.ToolchainEnvironment(toolchain).digests
     stale = [] if labels.get("trainwright.lock-sha256") in locks else ["its lock"]
     stale += [] if labels.get("trainwright.library-sha256") == tracking.library_digest() else ["the library"]
     if stale:

@@ -1,9 +1,6 @@
 """Writers of rows into an online store: ours into Redis, Feast's own into every other, or Feast's engine."""
 
-import contextlib
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -11,14 +8,11 @@ from typing import Any, TypeAlias
 from trainwright.errors import DependencyError, InputError
 from trainwright.featurestore import Online, OnlineView
 from trainwright.materialize.encoding import KEY_VERSION, SerializedRows, encode_values
+from trainwright.materialize.engine import LOCAL
 from trainwright.materialize.redis import RedisWriter
-from trainwright.materialize.watermark import TimeWindow
 
 RequireLease = Callable[[], None]
 """Raises unless this run still holds its lease; every writer calls it right before it writes."""
-
-LOCAL = "local"
-"""Feast's name of the engine that is this process."""
 
 FEAST_ROWS = 10_000
 """Rows that Feast's writer gets at a time; by default it takes all, in gigabytes of Python objects."""
@@ -27,7 +21,6 @@ MAX_REDIS_FEATURES = 1000
 """What fits on the stack of Redis' Lua, with a margin."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_INSTANT = timedelta(microseconds=1)
 _NO_TABLE = re.compile(r"no such table|relation .* does not exist|UndefinedTable", re.IGNORECASE)
 
 
@@ -131,41 +124,3 @@ def _never_applied(online: Online, said: str) -> InputError:
         where=f"the online store ({online.store})",
         hint="Run `trainwright features plan`, review it, and then `trainwright features apply`.",
     )
-
-
-def run_engine(online: Online, view: OnlineView, window: TimeWindow) -> None:
-    """Let one of Feast's engines materialize a window, and wait for it; for data past one machine.
-
-    Only the engine is called, not ``FeatureStore.materialize``: that writes its own watermark and state into
-    the registry, where a killed run leaves them wrong. Ray's engine reports success when nothing was written,
-    so the check afterwards decides.
-    """
-    from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
-
-    # Spark would start "python3", which may be one without Feast; all its nodes run the same image.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    task = MaterializationTask(
-        project=online.project,
-        feature_view=view.feast,
-        start_time=window.start or _EPOCH,
-        end_time=window.end - _INSTANT,  # Feast's windows include their end
-        tqdm_builder=_quiet,
-    )
-    try:
-        with contextlib.chdir(online.folder):  # an engine resolves relative paths against its own folder
-            jobs = online.feast.provider.batch_engine.materialize(online.feast.registry, [task])
-        for job in jobs:
-            if job.status() == MaterializationJobStatus.ERROR:
-                raise job.error()  # noqa: TRY301
-    except Exception as error:
-        raise DependencyError(
-            f"Feast's engine {online.engine!r} failed on view {view.name!r}: {type(error).__name__}: {error}",
-            where=str(online.folder),
-            hint="Nothing is lost: the watermark stays where it was, and the next run repeats the window.",
-        ) from error
-
-
-def _quiet(length: int) -> Any:
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    return tqdm(total=length, disable=True)

@@ -39,7 +39,7 @@ class Pool(Generic[Task, Result]):
 
     Attributes:
         work: Does a task. Its results are pickled.
-        processes: Worker processes; with one, or one task, this process does everything.
+        processes: Worker processes; with one, or one task, this process does everything if ``inline``.
         describe: Names a task in errors.
         died: Error to raise when a worker dies.
         threads: Arrow's threads in each worker.
@@ -54,6 +54,7 @@ class Pool(Generic[Task, Result]):
     threads: int = 1
     ahead: int = 2
     preload: Sequence[str] = ()
+    inline: bool = True
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Result]:
         """Do all tasks and yield their results in the order of the tasks.
@@ -65,7 +66,7 @@ class Pool(Generic[Task, Result]):
             TrainwrightError: The error of the first task that failed, with its class and text.
         """
         count = min(self.processes, len(tasks))
-        if count < 2:  # noqa: PLR2004
+        if count < 2 and self.inline:  # noqa: PLR2004
             yield from map(self.work, tasks)
             return
         workers: list[_Worker] = []
