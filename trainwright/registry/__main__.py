@@ -136,7 +136,7 @@ def _restore(registry: Registry, asked: argparse.Namespace) -> None:
 def _mirror(registry: Registry, _: argparse.Namespace) -> None:
     from trainwright.registry.hub import mirror
 
-    _say([f"{registry.model}: {mirror(registry)} versions are in Kubeflow Hub as in MLflow ({registry.hub})"])
+    _say([f"{registry.model}: mirrored in Kubeflow Hub, versions: {mirror(registry)} ({registry.hub})"])
 
 
 def _download(registry: Registry, asked: argparse.Namespace) -> None:

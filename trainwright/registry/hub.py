@@ -68,8 +68,10 @@ def try_mirror(registry: Registry) -> str:
         if registry.hub:
             mirror(registry)
     except TrainwrightError as error:
-        again = f"`trainwright model mirror {registry.model}`, or the next change of this model, updates it"
-        text = f"Kubeflow Hub was not updated: {' '.join(str(error).split())}. {again}; MLflow is up to date."
+        again = (
+            f"The next change of this model updates it, as does: trainwright model mirror {registry.model}"
+        )
+        text = f"Kubeflow Hub was not updated: {error.what} ({error.where}). {error.hint} {again}"
         _log.warning(text)
         return text
     return ""
@@ -109,6 +111,9 @@ def _read(client: "MlflowClient", registry: Registry) -> _Mirrored:
     aliases: dict[str, list[str]] = {}
     for alias, number in sorted(model.aliases.items()):
         aliases.setdefault(str(number), []).append(alias)
+    found = [version for version in all_versions(client, registry.model) if STAGE in version.tags]
+    # The Hub's newest version is the last that was created there.
+    found.sort(key=lambda version: int(version.version))
     return _Mirrored(
         _without_empty({"owner": registry.author, "description": model.description}),
         {
@@ -116,8 +121,7 @@ def _read(client: "MlflowClient", registry: Registry) -> _Mirrored:
                 _version_fields(version, aliases.get(str(version.version), []), registry),
                 _artifact_fields(version),
             )
-            for version in all_versions(client, registry.model)
-            if STAGE in version.tags
+            for version in found
         },
     )
 
@@ -220,15 +224,13 @@ class _Hub:
         for number, (fields, artifact) in wanted.versions.items():
             new = {"name": number, "registeredModelId": model}
             entry = found.get(number) or self._send("POST", "model_versions", new)
-            if changes := _changes(entry, fields):
+            if _changes(entry, fields):
                 # The artifact first: a version that is as wanted has its artifact, also after a crash.
                 self._write_artifact(f"model_versions/{entry['id']}/artifacts", artifact)
-                self._send("PATCH", f"model_versions/{entry['id']}", changes)
+                self._update("model_versions", entry, fields)
         for number in found.keys() - wanted.versions.keys():
-            entry = found[number]
-            ours = STAGE in entry.get("customProperties", {})
-            if ours and (changes := _changes(entry, _GONE)):
-                self._send("PATCH", f"model_versions/{entry['id']}", changes)
+            if STAGE in found[number].get("customProperties", {}):
+                self._update("model_versions", found[number], _GONE)
 
     def _write_model(self, fields: Fields) -> str:
         """Create or update the registered model; return its id."""
@@ -245,8 +247,7 @@ class _Hub:
                 where=f"registry.hub: {self._url}",
                 hint=f"If it is this one, set its externalId in the Hub to {self._external_id!r}.",
             )
-        if changes := _changes(found, fields):
-            self._send("PATCH", f"registered_models/{found['id']}", changes)
+        self._update("registered_models", found, fields)
         return str(found["id"])
 
     def _find_model(self) -> Fields:
@@ -264,9 +265,14 @@ class _Hub:
         found = next((entry for entry in self._list(path) if entry.get("name") == self._model), None)
         if found is None:
             self._send("POST", path, {"name": self._model, **fields})
-        elif changes := _changes(found, fields):
-            # The Hub sets the state of an artifact to UNKNOWN unless each change names it.
-            self._send("PATCH", f"model_artifacts/{found['id']}", {"state": fields["state"], **changes})
+        else:
+            self._update("model_artifacts", found, fields)
+
+    def _update(self, kind: str, found: Fields, wanted: Fields) -> None:
+        if changes := _changes(found, wanted):
+            # A change that does not name the state resets it: to LIVE, or UNKNOWN of an artifact.
+            state = wanted.get("state") or found.get("state", "LIVE")
+            self._send("PATCH", f"{kind}/{found['id']}", changes | {"state": state})
 
     def _list(self, path: str) -> Iterator[Fields]:
         token = ""
