@@ -90,11 +90,10 @@ def mirror(registry: Registry) -> int:
     if not registry.hub:
         raise InputError("registry.hub is not set", where="registry.hub", hint=_ADDRESS)
     uri = registry.tracking_uri
-    client, hub = open_client(uri), _Hub(registry)
-    before = None
+    hub, before = _Hub(registry), None
     for _ in range(_ATTEMPTS):
         # Whoever writes last reads MLflow after that, so mirrors of several changes end with the last one.
-        wanted = persist(lambda: _read(client, registry), uri, registry.retry_s)
+        wanted = persist(lambda: _read(open_client(uri), registry), uri, registry.retry_s)
         if wanted == before:
             return len(wanted.versions)
         hub.write(wanted)
