@@ -40,7 +40,6 @@ LEFT = {
     r"trainwright schema (diff|accept) .*": "seconds of TFDV each: tests/validate/test_schema.py",
     r"trainwright baseline accept \S+ --to gs://.*": "a bucket: the same on a disk is run here",
     r"trainwright runs cost .* --uri .*": "seconds of MLflow: tests/pipelines/test_alerts.py",
-    r"trainwright model mirror .*": "a Kubeflow Hub: tests/pipelines/test_train_and_register.py",
     r"trainwright curves .*": "seconds of MLflow: tests/tracking/test_shipping.py",
     r"trainwright features .*": "seconds of Feast each: tests/materialize/test_definitions.py",
     r"python -m tests\.\w+\.study": "minutes: tests/evaluate/test_study.py is a small form",
