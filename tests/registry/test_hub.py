@@ -10,7 +10,7 @@ from tests.registry.hub import RECORDING, Hub, properties, replay, serving
 from tests.registry.shelf import MODEL, Shelf
 from tests.registry.steps import Run
 from trainwright.artifacts import Record
-from trainwright.errors import InputError, PermissionRefused, TransientError
+from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 from trainwright.registry.__main__ import main
 from trainwright.registry.hub import mirror
 from trainwright.registry.register import register
@@ -124,7 +124,7 @@ def test_mirror_cut_off_at_any_change_is_completed_by_the_next(mirrored: Shelf) 
         with serving() as hub:
             registry = mirrored.registry.model_copy(update={"hub": hub.url})
             hub.dies_after = count
-            with pytest.raises(Exception, match="Kubeflow Hub does not answer"):
+            with pytest.raises(DependencyError, match="Kubeflow Hub does not answer"):
                 mirror(registry)
             hub.dies_after = 1_000
             mirror(registry)
