@@ -101,6 +101,7 @@ def _registered(
         trial=tested.outputs["trial"],
         registry=registry,
         commit=commit,
+        pipeline_run=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     )
     # Not cached: it looks the model up in the registry first, and reuses what it finds.
     tasks.configure(registered, cpu="500m", memory="2G", cached=False)

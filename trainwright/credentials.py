@@ -16,8 +16,8 @@ from trainwright.errors import InputError, PermissionRefused
 from trainwright.redaction import SECRET_NAME, secrets_in
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^\s\"'<>]+")
-_MAY_BE_PLAIN = ("tracking_uri", "run.page")
-"""Keys whose address may be plain: MLflow in a cluster has no TLS by default, and a page is but a link."""
+_MAY_BE_PLAIN = ("tracking_uri", "hub", "run.page")
+"""Keys whose address may be plain: servers in a cluster have no TLS by default, and a page is but a link."""
 
 
 def require_none(data: Any, *, where: str, plain: bool = False) -> None:

@@ -16,6 +16,7 @@ def register(
     commit: str,
     registration: dsl.Output[dsl.Model],
     summary: dsl.Output[dsl.Markdown],
+    pipeline_run: str = "",
 ) -> str:
     """Register a model in MLflow, once, with both verdicts and the way back to its source.
 
@@ -29,6 +30,7 @@ def register(
         commit: Git commit of the experiment; empty if there is none.
         registration: ``registration.json``: model, version, digests, commit, environment locks.
         summary: The entry, and the line from the model back to the source.
+        pipeline_run: This run: ``dsl.PIPELINE_JOB_ID_PLACEHOLDER``. '' for none.
 
     Returns:
         The registered version.
@@ -44,6 +46,6 @@ def register(
         section = Registry.parse(registry, "parameter registry")
         judged = Path(data_verdict.path), Path(model_verdict.path), Path(trial.path)
         places = Path(registration.path), Path(summary.path)
-        made = enter(Path(model.path), model_version, *judged, section, commit, *places)
+        made = enter(Path(model.path), model_version, *judged, section, commit, *places, pipeline_run)
         describe("register", registration, summary)
     return made.version

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.registry.hub import Hub, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = ROOT / "examples" / "flights"
@@ -36,7 +38,14 @@ def flights() -> Path:
 
 
 @pytest.fixture(scope="session")
-def job(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hub() -> Iterator[Hub]:
+    with serving() as server:
+        server.token = PLANTED
+        yield server
+
+
+@pytest.fixture(scope="session")
+def job(flights: Path, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an experiment on the flights of September and the first week of October."""
     folder = tmp_path_factory.mktemp("job")
     source = str(flights / "data" / "flights.parquet")
@@ -62,7 +71,10 @@ def job(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     experiment["training"]["epochs"] = 1
     experiment["evaluation"] |= {"min_auc": 0.5, "max_recall_gap": 1.0, "max_calibration_error": 1.0}
+    token = tmp_path_factory.mktemp("secrets") / "token"
+    token.write_text(PLANTED)
     experiment["registry"] = {"model": "flight-delay", "tracking_uri": "sqlite:///registry/mlflow.db"}
+    experiment["registry"] |= {"hub": hub.url, "hub_token_file": str(token)}
     (folder / "registry").mkdir()
     (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     return folder

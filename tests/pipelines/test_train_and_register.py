@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.pipelines.conftest import PLANTED, ROOT, TABULAR, Edit, events, holding, run, tasks, trainwright
+from tests.registry.hub import Hub
 from trainwright.artifacts import Model, Snapshot
 from trainwright.authoring.arguments import commit
 from trainwright.authoring.toolchains import lock_digest
@@ -56,6 +58,21 @@ def test_the_registered_model_names_its_data_its_commit_and_the_locks_of_every_e
         tags = dict(rows.fetchall())
     assert tags["trainwright.data_digest"] == entry["data_version"]
     assert tags["trainwright.git_sha"] == entry["commit"]
+
+
+def test_the_registered_version_is_in_kubeflow_hub_with_its_digest_and_its_run(
+    finished: dict[str, dict[str, Any]], job: Path, hub: Hub
+) -> None:
+    entry = json.loads((output(finished["register"], "registration") / "registration.json").read_text())
+    done = trainwright("model", "mirror", "flight-delay", "--config", job / "experiment.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"flight-delay: mirrored in Kubeflow Hub, versions: 1 ({hub.url})\n"
+    state, found = hub.versions()["1"]
+    assert (state, found["trainwright.stage"]) == ("LIVE", "candidate")
+    assert found["trainwright.model_digest"] == entry["model_version"]
+    assert found["trainwright.pipeline_run"] in str(output(finished["register"], "registration"))
+    (artifact,) = hub.artifacts()["1"]
+    assert artifact["modelSourceId"] == found["trainwright.pipeline_run"]
 
 
 def test_run_again_unchanged_everything_is_reused(
@@ -115,7 +132,7 @@ def test_the_schedule_reaches_no_feature_that_is_known_only_afterwards(
 
 
 def test_promote_model_brings_the_registered_version_into_production_once(
-    finished: dict[str, dict[str, Any]], job: Path, tmp_path: Path
+    finished: dict[str, dict[str, Any]], job: Path, hub: Hub, tmp_path: Path
 ) -> None:
     registration = json.loads(
         (output(finished["register"], "registration") / "registration.json").read_text()
@@ -129,7 +146,8 @@ def test_promote_model_brings_the_registered_version_into_production_once(
     shutil.copytree(job / "registry" / "audit", tmp_path / "registry" / "audit")
     shutil.copy(job / "registry" / "audit.key", tmp_path / "registry" / "audit.key")
     given = {
-        "registry": {"model": "flight-delay", "tracking_uri": f"sqlite:///{tmp_path}/registry/mlflow.db"},
+        "registry": yaml.safe_load((job / "experiment.yaml").read_text())["registry"]
+        | {"tracking_uri": f"sqlite:///{tmp_path}/registry/mlflow.db"},
         "promotion": {"path": ["production"], "four_eyes": False},
         "request": asked,
     }
@@ -141,6 +159,7 @@ def test_promote_model_brings_the_registered_version_into_production_once(
         assert (promoted["decision"], promoted["production"]) == ("PASS", registration["version"])
         assert promoted["done_before"] is done_before
         assert (outcome.folder / "summarize").is_dir()
+    assert hub.versions()[registration["version"]][1]["trainwright.stage"] == "production"
     entries = sorted(path.name for path in (tmp_path / "registry" / "audit" / "flight-delay").glob("*.json"))
     assert entries == ["00000001.json", "00000002.json"]
     with sqlite3.connect(tmp_path / "registry" / "mlflow.db") as database:

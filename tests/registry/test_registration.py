@@ -23,7 +23,7 @@ from trainwright.errors import DependencyError, InputError, PermissionRefused
 from trainwright.experiment import Registry
 from trainwright.registry import register as register_module
 from trainwright.registry.audit import read_note
-from trainwright.registry.register import Registration, _page, register
+from trainwright.registry.register import Registration, register
 from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import (
     create_version,
@@ -31,6 +31,7 @@ from trainwright.registry.versions import (
     open_run,
     point_candidate,
     settle_version,
+    version_page,
 )
 from trainwright.tracking.server import open_client
 
@@ -97,17 +98,17 @@ def test_a_passed_model_becomes_version_1_with_alias_tags_and_files(run: Run, re
 
 
 def test_links_lead_to_the_version_where_a_browser_reaches_mlflow(registry: Registry) -> None:
-    assert _page(registry, "3") == "", "a file has no page"
+    assert version_page(registry, "3") == "", "a file has no page"
     inside = registry.model_copy(update={"tracking_uri": "http://mlflow.kubeflow.svc:5000/"})
     name = quote(registry.model, safe="")
     for host in ("mlflow.kubeflow.svc", "mlflow.kubeflow.svc.cluster.local", "mlflow"):
         service = registry.model_copy(update={"tracking_uri": f"http://{host}:5000/"})
-        assert _page(service, "3") == "", "only pods resolve the name of a Service"
+        assert version_page(service, "3") == "", "only pods resolve the name of a Service"
     for host in ("mlflow.example", "localhost", "10.0.0.7", "[fd00::1]"):
         reached = registry.model_copy(update={"tracking_uri": f"http://{host}:5000/"})
-        assert _page(reached, "3") == f"http://{host}:5000/#/models/{name}/versions/3"
+        assert version_page(reached, "3") == f"http://{host}:5000/#/models/{name}/versions/3"
     public = inside.model_copy(update={"page": "https://mlflow.example/ui/"})
-    assert _page(public, "3") == f"https://mlflow.example/ui/#/models/{name}/versions/3"
+    assert version_page(public, "3") == f"https://mlflow.example/ui/#/models/{name}/versions/3"
 
 
 def test_the_description_of_the_model_is_what_mlflow_reads(run: Run, registry: Registry) -> None:

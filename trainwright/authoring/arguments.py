@@ -38,7 +38,7 @@ RENAMED = {f"probe_{amount}": f"smoke_test_{amount}" for amount in ("cpu", "memo
 Config = Path | Mapping[str, Any]
 """An experiment: its file, or its content, whose relative paths are relative to the working directory."""
 
-_REGISTRY_PATHS = ("tracking_uri", "audit", "signing_key", "trust")
+_REGISTRY_PATHS = ("tracking_uri", "audit", "signing_key", "trust", "hub_token_file")
 
 _Section = TypeVar("_Section", bound=Section)
 

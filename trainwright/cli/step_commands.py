@@ -301,6 +301,15 @@ def model_restore(
     raise typer.Exit(_promote("restore", name, config, audit, uri, *named, stopped=AUDITED))
 
 
+@model.command("mirror")
+def model_mirror(
+    name: Named,
+    config: Annotated[Path, typer.Option(help="Experiment file with registry.hub.")],
+) -> None:
+    """Make Kubeflow Hub equal to MLflow for a model. Every change does so, unless the Hub is away."""
+    raise typer.Exit(_promote("mirror", name, config, "", ""))
+
+
 def _promote(
     command: str, name: str, config: Path | None, audit: str, uri: str, *more: str, stopped: str = UNCHANGED
 ) -> int:

@@ -38,6 +38,10 @@ class Registry(Section):
         None, description="File of the key that signs the audit. Default: a local one."
     )
     trust: Name | None = Field(None, description="Folder of the keys to trust and the promotion policy.")
+    hub: str = Field(
+        "", pattern=r"^(https?://[^\s@?#]+)?$", description="Kubeflow Hub that mirrors versions and stages."
+    )
+    hub_token_file: Name | None = Field(None, description="File with a bearer token for it.")
     author: str = Field("", description="Author; `promotion.four_eyes` needs another approver.")
     override: Override | None = Field(None, description="Register a model whose verdict is not PASS.")
 

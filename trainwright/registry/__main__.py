@@ -1,7 +1,7 @@
 """``python -m trainwright.registry``: history of production, promotion, rollback, download.
 
 Commands: ``history``, ``at``, ``promote``, ``rollback``, ``restore``, ``download``, ``evidence``,
-``lineage``, ``copy``. Each takes the section ``registry`` as JSON first.
+``lineage``, ``copy``, ``mirror``. Each takes the section ``registry`` as JSON first.
 """
 
 import argparse
@@ -133,6 +133,12 @@ def _restore(registry: Registry, asked: argparse.Namespace) -> None:
     _say([f"{registry.model}: aliases are {what}"])
 
 
+def _mirror(registry: Registry, _: argparse.Namespace) -> None:
+    from trainwright.registry.hub import mirror
+
+    _say([f"{registry.model}: mirrored in Kubeflow Hub, versions: {mirror(registry)} ({registry.hub})"])
+
+
 def _download(registry: Registry, asked: argparse.Namespace) -> None:
     from trainwright.registry.download import download_version
 
@@ -173,6 +179,7 @@ _COMMANDS: dict[str, Callable[[Registry, argparse.Namespace], None]] = {
     "evidence": _evidence,
     "lineage": _lineage,
     "copy": _copy,
+    "mirror": _mirror,
 }
 
 

@@ -55,17 +55,23 @@ def list_versions(registry: Registry) -> list[VersionSummary]:
     require_database(registry.tracking_uri)
 
     def read() -> list[VersionSummary]:
-        client, found, token = open_client(registry.tracking_uri), [], None
+        client = open_client(registry.tracking_uri)
         aliases = _aliases(client, registry.model)
-        while True:
-            condition = f"name = {quoted(registry.model)}"
-            page = client.search_model_versions(condition, max_results=_PAGE, page_token=token)
-            found += [_summary(version, aliases) for version in page]
-            token = page.token
-            if not token:
-                return sorted(found, key=lambda one: int(one.version), reverse=True)
+        found = [_summary(version, aliases) for version in all_versions(client, registry.model)]
+        return sorted(found, key=lambda one: int(one.version), reverse=True)
 
     return persist(read, registry.tracking_uri, registry.retry_s)
+
+
+def all_versions(client: "MlflowClient", name: str) -> "Iterator[ModelVersion]":
+    """Yield all versions of a model, page by page."""
+    token = None
+    while True:
+        page = client.search_model_versions(f"name = {quoted(name)}", max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def show_version(registry: Registry, which: str) -> VersionSummary:

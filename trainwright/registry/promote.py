@@ -17,6 +17,7 @@ from trainwright.registry.changes import (
     apply_change,
 )
 from trainwright.registry.evidence import VersionEvidence
+from trainwright.registry.hub import NOT_MIRRORED, try_mirror
 from trainwright.registry.inputs import PromotionInputs, read_inputs
 from trainwright.registry.names import CANARY, PRODUCTION
 from trainwright.registry.open_intents import POLICY, REQUEST, connect
@@ -102,14 +103,15 @@ def promote(
         return _decide(PromotionCase(request, inputs, present), outcome)
 
     event = apply_change(place, decide) or outcome.event
+    unmirrored = try_mirror(registry)
     verdict, result = _result(registry, request, evidence, place, outcome, event)
     folder.mkdir(parents=True, exist_ok=True)
     summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(_summary(result, verdict, event))
+    summary.write_text(f"{_summary(result, verdict, event)}\n{escape(unmirrored)}\n")
     watch.record(
         folder,
         "promote",
-        _headline(result, verdict),
+        _headline(result, verdict) + (NOT_MIRRORED if unmirrored else ""),
         decision=verdict.decision,
         config=_config(registry=registry, promotion=applied.promotion, request=request)
         | {"policy": f"policy from {applied.source}"},

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote, urlsplit
 
 import yaml  # type: ignore[import-untyped]
 
@@ -21,6 +20,7 @@ from trainwright.experiment import Registry
 from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
 from trainwright.registry.audit import RegistrationNote, write_note
 from trainwright.registry.candidate import Candidate, check_candidate
+from trainwright.registry.hub import NOT_MIRRORED, try_mirror
 from trainwright.registry.signing import Keyring
 from trainwright.registry.versions import (
     ALIAS,
@@ -32,6 +32,7 @@ from trainwright.registry.versions import (
     open_run,
     point_candidate,
     settle_version,
+    version_page,
 )
 from trainwright.report import markdown
 from trainwright.report.markdown import escape, table
@@ -75,7 +76,9 @@ def write_evidence(folder: Path, candidate: Candidate, verdicts: tuple[Path, Pat
         record.write(folder / f"{number:02d}-{record.step}.json")
 
 
-def _tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: str) -> dict[str, str]:
+def _tags(
+    candidate: Candidate, locks: Mapping[str, str], commit: str, author: str, pipeline_run: str
+) -> dict[str, str]:
     """Return the version's tags, unknown ones left out; :func:`settle_version` adds its stage."""
     model, override = candidate.model, candidate.override
     views = {name: digest for name, digest in model.parents.items() if name.startswith("view ")}
@@ -90,6 +93,7 @@ def _tags(candidate: Candidate, locks: Mapping[str, str], commit: str, author: s
         "images": canonical({record.step: record.environment.name for record in candidate.records}),
         "cost": f"{model.metrics['cost']:g}" if "cost" in model.metrics else "",
         "git_sha": commit,
+        "pipeline_run": pipeline_run,
         "model_digest": candidate.model.digest,
         "data_digest": candidate.data_version,
         "training_data_digest": candidate.model.training_data,
@@ -244,6 +248,7 @@ def register(
     commit: str,
     folder: Path,
     summary: Path,
+    pipeline_run: str = "",
 ) -> Registration:
     """Register a model that passed its gate, once.
 
@@ -258,6 +263,7 @@ def register(
         folder: Gets ``registration.json`` and the record. In a local run, the changes of the experiment since
             ``commit`` lie beside the folder of its step, and become evidence.
         summary: Path of a Markdown file with the lineage.
+        pipeline_run: Id of the pipeline run; may be empty.
 
     Raises:
         InputError: A file is missing or changed, a verdict is about something else, or MLflow rejects a name.
@@ -271,7 +277,7 @@ def register(
     uri, retry_s = registry.tracking_uri, registry.retry_s
     client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
-    labels = _tags(candidate, locks, commit, registry.author)
+    labels = _tags(candidate, locks, commit, registry.author, pipeline_run)
     keys, source = Keyring.of(registry), folder.absolute().parents[1] / SOURCE_PATCH
     entry, before = persist(
         lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict), source),
@@ -281,19 +287,20 @@ def register(
     )
     if keys.key_file:
         write_note(keys.audit, _note(candidate, registry), keys)
+    unmirrored = try_mirror(registry)
     registration = _registration(entry, before, candidate, registry, commit, locks)
     folder.mkdir(parents=True, exist_ok=True)
     watch.record(
         folder,
         "register",
-        _headline(registration),
+        _headline(registration) + (NOT_MIRRORED if unmirrored else ""),
         config=registry.model_dump(mode="json") | {"commit": commit},
         inputs={"model": model_version, "trial": registration.trial} | registration.verdicts,
         outputs={"registration": registration.digest},
         parents=[model, data_verdict, model_verdict, trial],
     )
     summary.parent.mkdir(parents=True, exist_ok=True)
-    summary.write_text(_summary(registration, candidate, noted=bool(keys.key_file)))
+    summary.write_text(_summary(registration, candidate, unmirrored, noted=bool(keys.key_file)))
     registration.write(folder)
     return registration
 
@@ -375,21 +382,8 @@ def _registration(
         trial=candidate.trial.digest,
         override=candidate.override.approver if candidate.override else "",
         key=candidate.key(registry.model),
-        page=_page(registry, str(entry.version)),
+        page=version_page(registry, str(entry.version)),
     )
-
-
-def _page(registry: Registry, version: str) -> str:
-    root = registry.page or registry.tracking_uri
-    if not root.startswith(("http://", "https://")):
-        return ""
-    if not registry.page:
-        host = urlsplit(root).hostname or ""
-        local = host == "localhost" or ":" in host  # this machine; an IPv6 address
-        # Only pods resolve the name of a Kubernetes Service.
-        if not local and ("." not in host or host.endswith(".svc") or ".svc." in host):
-            return ""
-    return f"{root.rstrip('/')}/#/models/{quote(registry.model, safe='')}/versions/{version}"
 
 
 def _note(candidate: Candidate, registry: Registry) -> RegistrationNote:
@@ -420,7 +414,7 @@ def _headline(registration: Registration) -> str:
     return f"{name}, alias {ALIAS}, data {registration.data_decision}"
 
 
-def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -> str:
+def _summary(registration: Registration, candidate: Candidate, unmirrored: str, *, noted: bool) -> str:
     """Return the registration and its lineage in Markdown."""
     facts = [
         ("model", f"{registration.model} version {registration.version}, MLflow run {registration.run}"),
@@ -448,6 +442,7 @@ def _summary(registration: Registration, candidate: Candidate, *, noted: bool) -
             f"**{escape(_headline(registration))}** in {location}\n",
             hold,
             "" if noted else f"{_UNNOTED}\n",
+            f"{escape(unmirrored)}\n",
             table(("what", "value"), facts),
             "### From the model back to its source\n",
             table(HEADER, list(rows(candidate.records))),

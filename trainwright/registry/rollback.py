@@ -9,6 +9,7 @@ from trainwright.registry.changes import (
     apply_change,
     restore_aliases,
 )
+from trainwright.registry.hub import try_mirror
 from trainwright.registry.names import PRODUCTION
 from trainwright.registry.open_intents import connect
 
@@ -62,8 +63,9 @@ def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEv
             | ({"gone": ", ".join(sorted(gone))} if gone else {}),
         )
 
-    event = apply_change(connect(registry), decide)
-    return event or completed[0]
+    event = apply_change(connect(registry), decide) or completed[0]
+    try_mirror(registry)
+    return event
 
 
 def _require_requester(by: str, reason: str) -> None:
@@ -84,4 +86,6 @@ def restore(registry: Registry, by: str, reason: str, *, adopt: bool = False) ->
         DependencyError: MLflow or the audit's store was away.
     """
     _require_requester(by, reason)
-    return restore_aliases(connect(registry, adopt=adopt), {"by": by}, reason)
+    event = restore_aliases(connect(registry, adopt=adopt), {"by": by}, reason)
+    try_mirror(registry)
+    return event

@@ -6,9 +6,11 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 from trainwright.documents import digest_file, read_json
 from trainwright.errors import InputError, ModelRefused, TransientError
+from trainwright.experiment import Registry
 from trainwright.registry.names import AUDITED, CANDIDATE, HEAD, KEY, PRODUCTION, STAGE
 from trainwright.tracking.history import experiment_named, metric_batches
 
@@ -79,6 +81,20 @@ def registered_model(client: "MlflowClient", name: str) -> "RegisteredModel":
         raise InputError(
             f"no model {name!r} is registered", where="registry.model", hint="Run register first."
         ) from None
+
+
+def version_page(registry: Registry, version: str) -> str:
+    """Return the URL of a version in MLflow's UI; empty where a browser cannot reach it."""
+    root = registry.page or registry.tracking_uri
+    if not root.startswith(("http://", "https://")):
+        return ""
+    if not registry.page:
+        host = urlsplit(root).hostname or ""
+        local = host == "localhost" or ":" in host  # this machine; an IPv6 address
+        # Only pods resolve the name of a Kubernetes Service.
+        if not local and ("." not in host or host.endswith(".svc") or ".svc." in host):
+            return ""
+    return f"{root.rstrip('/')}/#/models/{quote(registry.model, safe='')}/versions/{version}"
 
 
 def read_aliases(client: "MlflowClient", name: str) -> dict[str, str]:
