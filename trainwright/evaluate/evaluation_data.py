@@ -191,12 +191,13 @@ def features(
     if kind == "language_model":
         return {"rows": np.ones(len(scores)), "loss": scores[:, 0]}
     error = scores[:, 0] - label
-    found: dict[str, Floats] = {
+    centered = np.asarray(label - center, np.float64)
+    found = {
         "rows": np.ones(len(label)),
         "distance": np.abs(error),
         "square": error**2,
-        "label": label - center,
-        "label_square": (label - center) ** 2,
+        "label": centered,
+        "label_square": centered**2,
     }
     if bounds is None:
         return found
@@ -364,7 +365,9 @@ class EvaluationData:
     @property
     def feature_names(self) -> list[tuple[str, ...]]:
         """Names of the features of each model."""
-        none = PredictionPair(self.candidate.predictions, self.baseline and self.baseline.predictions)
+        none = PredictionPair(
+            self.candidate.predictions, self.baseline.predictions if self.baseline else None
+        )
         return [tuple(found) for found in self.features(none)]
 
     def index(self, rows: Predictions, place: int, of_class: int | None = None) -> Integers:

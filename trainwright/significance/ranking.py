@@ -210,7 +210,8 @@ def rank(cells: Cells, steps: int, parts: int) -> Ranking:
     first = np.flatnonzero(np.diff(ids >> 1, prepend=-1))
     sizes = np.diff(np.append(first, len(ids)))
     begin = np.searchsorted(part, part[first])
-    sides: Floats = np.bincount(part * 2 + label, weights=weight, minlength=2 * parts).reshape(parts, 2)
+    sides = np.bincount(part * 2 + label, weights=weight, minlength=2 * parts).astype(np.float64)
+    sides = sides.reshape(parts, 2)
     beaten = np.empty(len(ids))
     for side in (0, 1):
         others = np.append(0.0, np.cumsum(np.where(label != side, weight, 0.0)))
