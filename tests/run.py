@@ -1,7 +1,7 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
-``python tests/run.py [pytest's options] [paths]``; without paths, everything. Three pytests run at a time:
-tests wait for processes, and two leave the cores idle for a third of the time. Tests of a long environment
+``python tests/run.py [pytest's options] [paths]``; without paths, everything. Four pytests run at a time:
+tests wait for processes, servers and clocks, and fewer leave the cores idle. Tests of a long environment
 are divided over several. Each pytest prints its output as a whole. Up to three tests that failed beside
 others run once more alone; one that then passes is named as unstable (docs/decisions/0012). A test that
 hangs ends its pytest with a traceback of every thread, and counts as one of them.
@@ -62,7 +62,7 @@ TESTS_OF_A_PART = 150
 FAILURES, NO_TESTS = 1, 5
 """What pytest ends with when tests failed, and when there were none."""
 
-AT_A_TIME = 3
+AT_A_TIME = 4
 MOST_AGAIN = 3
 """More failures than these are no chance: nothing runs again."""
 
