@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.trainings import NETWORK, TRAINING, request
+from tests.tune.trainings import request
 from trainwright.errors import InputError
 from trainwright.tune.report import StudyReport
 from trainwright.tune.tune import Tuned, TuneRequest, tune
