@@ -9,6 +9,7 @@ from trainwright.significance.estimate import (
     apart,
     beyond,
     independent_difference,
+    mean_bounds,
     normal_quantile,
     rows_needed,
 )
@@ -26,7 +27,6 @@ from trainwright.significance.proportions import (
 )
 from trainwright.significance.ranking import Placements, delong, delong_difference, placements
 from trainwright.significance.resampling import Resampler, intervals
-from trainwright.significance.sequential import mean_bounds
 
 __all__ = [
     "CONFIDENCE",
