@@ -56,7 +56,7 @@ START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(p
 LONGEST = ("tune", "service", "torch", AUTHORING)
 """Begun first, so that none is left running alone at the end: the longest pytests, then most of them."""
 
-TESTS_OF_A_PART = 150
+TESTS_OF_A_PART = 200
 """About as many test functions are given to one pytest. Each further one imports everything once more."""
 
 FAILURES, NO_TESTS = 1, 5
