@@ -100,7 +100,7 @@ $(PACKAGE): $(FLIGHTS)/requirements.lock images/build.lock | environments
 # The object stores that tests and benchmarks talk to.
 $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps --requirements $<
+	@$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps --requirements $<
 	@touch $@
 
 # Feast with Spark and Ray, which its tests start.
@@ -111,7 +111,7 @@ $(ENGINES): images/feast/requirements-engines.lock images/kfp.lock | .venv/.made
 # What builds the site: it imports the library as an author has it.
 $(DOCS): docs/site/requirements.lock images/authoring/requirements.lock | .venv/.made
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
-	@$(UV) pip install --quiet --python $(@D)/bin/python --compile-bytecode --require-hashes --no-deps $(addprefix --requirements ,$^)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps $(addprefix --requirements ,$^)
 	@touch $@
 
 $(AUDIT): images/audit.lock | .venv/.made
@@ -133,5 +133,5 @@ $(AUDIT): images/audit.lock | .venv/.made
 	@chmod +x $(BIN)/trainwright && touch $@
 
 .venv/.tools: .venv/.made tests/requirements.lock
-	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-deps --requirements tests/requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --no-deps --requirements tests/requirements.lock
 	@touch $@

@@ -1,7 +1,7 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
-``python tests/run.py [pytest's options] [paths]``; without paths, everything. Three pytests run at a time:
-tests wait for processes, and two leave the cores idle for a third of the time. Tests of a long environment
+``python tests/run.py [pytest's options] [paths]``; without paths, everything. Four pytests run at a time:
+tests wait for processes, servers and clocks, and fewer leave the cores idle. Tests of a long environment
 are divided over several. Each pytest prints its output as a whole. Up to three tests that failed beside
 others run once more alone; one that then passes is named as unstable (docs/decisions/0012). A test that
 hangs ends its pytest with a traceback of every thread, and counts as one of them.
@@ -56,13 +56,13 @@ START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(p
 LONGEST = ("tune", "service", "torch", AUTHORING)
 """Begun first, so that none is left running alone at the end: the longest pytests, then most of them."""
 
-TESTS_OF_A_PART = 150
+TESTS_OF_A_PART = 200
 """About as many test functions are given to one pytest. Each further one imports everything once more."""
 
 FAILURES, NO_TESTS = 1, 5
 """What pytest ends with when tests failed, and when there were none."""
 
-AT_A_TIME = 3
+AT_A_TIME = 4
 MOST_AGAIN = 3
 """More failures than these are no chance: nothing runs again."""
 

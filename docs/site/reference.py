@@ -510,7 +510,7 @@ def _command_section(context: typer.Context, common: set[str]) -> str:
     places = [
         _named(one, context) for one in command.get_params(context) if one.param_type_name == "argument"
     ]
-    usage = " ".join([context.command_path, *places, "[OPTIONS]"])
+    usage = " ".join([context.command_path, *places])
     rows = _command_rows(context)
     table = _command_options([row for row in rows if row not in common])
     shared = ", ".join(f"`{row.split('`')[1].split()[0]}`" for row in rows if row in common)
@@ -527,7 +527,9 @@ def _command_rows(context: typer.Context) -> list[str]:
     parameters: list[Any] = context.command.get_params(context)
     for parameter in parameters:
         if parameter.name != "help":
-            default = "**required**" if parameter.required else _command_default(parameter, context)
+            option = parameter.param_type_name == "option"  # the usage shows that an argument is required
+            required = parameter.required and option
+            default = "**required**" if required else _command_default(parameter, context)
             text = "; ".join(part for part in (_escaped(parameter.help).rstrip("."), default) if part)
             rows.append(f"- `{_named(parameter, context)}`: {text}")
     return rows

@@ -24,14 +24,14 @@ for path in folder.rglob("*"):
 """
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, flights: Path) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def store(flights: Path) -> Iterator[None]:
     """A store with the flights' repository; its endpoint and keys are in the SDK's variables alone."""
-    with servers.s3() as address:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{address}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTTESTTEST1234")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PLANTED)
-        monkeypatch.setenv("NO_PROXY", "*")
+    with servers.s3() as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL_S3", f"http://{address}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTTESTTEST1234")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", PLANTED)
+        patch.setenv("NO_PROXY", "*")
         subprocess.run([TABULAR, "-c", UPLOAD, flights / "feature_repo"], check=True)
         yield
 

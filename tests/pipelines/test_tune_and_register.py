@@ -44,10 +44,20 @@ def test_search_that_finds_nothing_better_trains_and_registers_the_default(
     done = trainwright("run", "tune_and_register", "--config", config, "--runs", tmp_path / "runs", "--json")
     assert done.returncode == 0, done.stderr + done.stdout[-3000:]
     seen = tasks(events(done))
-    study = json.loads((Path(seen["tune"]["outputs"]["study"]["uri"]) / "study.json").read_text())
-    assert study["confirmation"]["outcome"] == "no better"
+    folder, report, summary = (
+        Path(seen["tune"]["outputs"][name]["uri"]) for name in ("study", "report", "summary")
+    )
+    study = json.loads((folder / "study.json").read_text())
+    confirmation = study["confirmation"]
+    assert (confirmation["outcome"], confirmation["winner"]) == ("no better", None)
+    default, best = confirmation["candidates"]
+    assert len(default["values"]) == len(best["values"]) == len(confirmation["seeds"]) == 3
+    assert best["difference"] > 0
+    assert [trial["state"] for trial in study["trials"]] == ["complete", "complete"], "no third one starts"
+    assert "No better than the default" in summary.read_text()
+    assert report.stat().st_size
+    assert list(folder.parent.glob(".study.job-*")) == []
     assert study["ended"] == "budget of 1e-09 in cost"
-    assert len(study["trials"]) == 2, "none starts after the first two"
     assert study["tuning"]["job_hour"] == 2 * 3600.0
     costs = json.loads((Path(seen["summarize"]["outputs"]["run"]["uri"]) / "cost.json").read_text())["steps"]
     searched = next(step["cost"] for step in costs if step["step"] == "tune")

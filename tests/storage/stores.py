@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,16 +140,20 @@ class Site:
         return f"https://localhost:{self.proxy.port}"
 
 
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return servers.certificate(tmp_path_factory.mktemp("tls"))
+
+
 @pytest.fixture
 def site(
-    environment: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    environment: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
 ) -> Iterator[Site]:
-    certificate, key = servers.certificate(tmp_path_factory.mktemp("tls"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
+    tls.load_cert_chain(*certificate)
     web = Web()
     proxy = Proxy(web.address, tls)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     yield Site(web, proxy, Access(hosts=(f"localhost:{proxy.port}",), local_addresses=True, retry_s=20))
     proxy.close()
     web.close()

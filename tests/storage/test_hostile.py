@@ -3,12 +3,12 @@
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.limits.hostile import NOISE, Behaviour, Hostile, ends, every, fast, fixed, hostile
-from tests.storage import servers
 from trainwright.errors import TrainwrightError
 from trainwright.storage import Access, fetch_commit, parse_commit
 from trainwright.storage import s3 as amazon
@@ -19,26 +19,22 @@ from trainwright.storage.store import NotFound, PreconditionFailed, RemoteStore,
 __all__ = ["fast"]
 pytestmark = pytest.mark.filterwarnings(NOISE)
 TYPED = (TrainwrightError, RetryableError, NotFound, PreconditionFailed)
-Open = Callable[[Hostile], RemoteStore]
-
-
-@pytest.fixture(scope="module")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return servers.certificate(tmp_path_factory.mktemp("tls"))
+Open = Callable[[Behaviour], tuple[Hostile, RemoteStore]]
 
 
 @pytest.fixture
-def tls(identity: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    monkeypatch.setenv("SSL_CERT_FILE", str(identity[0]))
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(identity[0]))
+def tls(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    found.load_cert_chain(*identity)
+    found.load_cert_chain(*certificate)
     return found
 
 
-@pytest.fixture
-def amazon_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    def at(server: Hostile) -> RemoteStore:
+@pytest.fixture(scope="module")
+def amazon_at() -> Iterator[Open]:
+    """A bucket of one client, whose server changes its behaviour: a client costs a CPU second."""
+    with pytest.MonkeyPatch.context() as patch, hostile(fixed(b"")) as server:
         for name, value in {
             "AWS_ENDPOINT_URL_S3": server.url,
             "AWS_ACCESS_KEY_ID": "AKIATESTTESTTEST1234",
@@ -47,12 +43,28 @@ def amazon_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }.items():
-            monkeypatch.setenv(name, value)
+            patch.setenv(name, value)
         amazon._client.cache_clear()
-        return S3Bucket("bucket", Access())
-
-    yield at
+        yield partial(_behaving, server, S3Bucket("bucket", Access()))
     amazon._client.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def google_at() -> Iterator[Open]:
+    from trainwright.storage import gs
+
+    with pytest.MonkeyPatch.context() as patch, hostile(fixed(b"")) as server:
+        patch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        gs._client.cache_clear()
+        yield partial(_behaving, server, gs.GoogleBucket("bucket", Access()))
+    gs._client.cache_clear()
+
+
+def _behaving(server: Hostile, store: RemoteStore, behaviour: Behaviour) -> tuple[Hostile, RemoteStore]:
+    server.behaviour = behaviour
+    server.requests.clear()
+    return server, store
 
 
 def reads(store: RemoteStore) -> None:
@@ -71,20 +83,16 @@ def reads(store: RemoteStore) -> None:
 @pytest.mark.covers("A19")
 @every
 def test_calls_of_a_bucket_of_s3_end(behaviour: Behaviour, amazon_at: Open) -> None:
-    with hostile(behaviour) as server:
-        reads(amazon_at(server))
+    server, store = amazon_at(behaviour)
+    reads(store)
+    assert server.requests
 
 
 @every
-def test_calls_of_a_bucket_of_google_end(behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainwright.storage import gs
-
-    monkeypatch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    with hostile(behaviour) as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        gs._client.cache_clear()
-        reads(gs.GoogleBucket("bucket", Access()))
-    gs._client.cache_clear()
+def test_calls_of_a_bucket_of_google_end(behaviour: Behaviour, google_at: Open) -> None:
+    server, store = google_at(behaviour)
+    reads(store)
+    assert server.requests
 
 
 @pytest.mark.covers("A19")
@@ -112,11 +120,12 @@ def test_fetch_of_a_commit_ends(behaviour: Behaviour, tls: ssl.SSLContext, tmp_p
 def test_upload_does_not_wait_for_a_100_continue_that_breaks_off(amazon_at: Open, tmp_path: Path) -> None:
     """botocore reads the headers of such an answer until an empty line, which never comes."""
     (tmp_path / "x").write_bytes(b"x" * 100_000)
-    with hostile(fixed(b"HTTP/1.1 100 Continue\r\n")) as server, (tmp_path / "x").open("rb") as content:
-        store = amazon_at(server)
+    server, store = amazon_at(fixed(b"HTTP/1.1 100 Continue\r\n"))
+    with (tmp_path / "x").open("rb") as content:
         with ends(*TYPED):
             store.push("x", content, 100_000, bytes(16))
         assert all(b"100-continue" not in head.lower() for head in server.requests)
+        assert server.requests
 
 
 @pytest.mark.parametrize(

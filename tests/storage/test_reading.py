@@ -23,7 +23,13 @@ RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 ONE, TWO = b"one\r\n\n\x00", b"two, and more"
 
 
-@pytest.mark.parametrize("size", [0, 1000, 9 << 20, 33 << 20])
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainwright.storage.s3.PART", 5 << 20)  # S3 takes no smaller ones
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("size", [0, 1000, 9 << 20])
 def test_file_arrives_whole_and_comes_back_whole(bucket: Bucket, tmp_path: Path, size: int) -> None:
     content = os.urandom(size)
     (tmp_path / "here.bin").write_bytes(content)
@@ -63,7 +69,7 @@ def test_reading_straight_on_asks_for_more_at_a_time_and_for_no_byte_twice(bucke
     assert len(spans) <= 7
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_way_of_reading_gives_the_bytes_that_lie_there(s3: Bucket, seed: int) -> None:
     dice, content = random.Random(seed), os.urandom(3_000_000)  # noqa: S311
     s3.put("a.bin", content)
@@ -164,7 +170,7 @@ def test_patience_ends_with_an_error_that_may_be_retried_and_names_the_place(buc
 
 @pytest.mark.covers("F36")
 def test_third_of_all_calls_may_fail_and_all_of_them_succeed(bucket: Bucket, tmp_path: Path) -> None:
-    content = os.urandom(3 << 20)
+    content = os.urandom(300_000)
     (tmp_path / "here.bin").write_bytes(content)
     broken = Answer(503, {}, body(bucket.scheme, "SlowDown")), Answer(429), Reset(100), LostReply(), Short(7)
     with bucket.proxy.storm(0.3, *broken):
@@ -239,20 +245,19 @@ def test_commit_of_another_is_not_taken_for_ours_when_our_own_try_broke(bucket: 
         storage.create(f"{bucket.uri}/manifest.json", b"our's!")
 
 
-def test_large_upload_whose_last_reply_was_lost_is_known_by_its_bytes(
-    s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainwright.storage.s3.PART", 5 << 20)
-    (tmp_path / "large.bin").write_bytes(os.urandom(12 << 20))
+@pytest.mark.usefixtures("small_parts")
+def test_large_upload_whose_last_reply_was_lost_is_known_by_its_bytes(s3: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "large.bin").write_bytes(os.urandom(6 << 20))
     s3.proxy.plan(LostReply(), "POST", "uploadId=")
     made = storage.publish(tmp_path / "large.bin", f"{s3.uri}/large.bin")
     assert s3.proxy.unused() == []
-    assert made.size == 12 << 20
-    assert storage.head(made.uri).checksum.endswith("-3")
+    assert made.size == 6 << 20
+    assert storage.head(made.uri).checksum.endswith("-2")
 
 
 @pytest.mark.covers("F38")
-@pytest.mark.parametrize("size", [1 << 20, 33 << 20])
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("size", [1 << 20, 9 << 20])
 def test_upload_that_dies_leaves_nothing_and_is_sent_again(bucket: Bucket, tmp_path: Path, size: int) -> None:
     content = os.urandom(size)
     (tmp_path / "here.bin").write_bytes(content)

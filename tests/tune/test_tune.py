@@ -1,4 +1,7 @@
-"""The step: bad input before the first trial, a search with its confirmation, and a named study."""
+"""The step: bad input before the first trial, and a named study.
+
+A search with its confirmation is in tests/pipelines/test_tune_and_register.py.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.trainings import NETWORK, TRAINING, request
+from tests.tune.trainings import request
 from trainwright.errors import InputError
 from trainwright.tune.report import StudyReport
 from trainwright.tune.tune import Tuned, TuneRequest, tune
@@ -94,26 +97,6 @@ def test_all_errors_are_reported_together(tmp_path: Path, training_set: Path) ->
     assert "held_out_rmse" in said
     assert "run.prices" in said
     assert "tuning.storage" in said
-
-
-def test_search_of_worse_values_keeps_the_default_and_leaves_no_folder(
-    tmp_path: Path, training_set: Path
-) -> None:
-    done = run(tmp_path, training_set, TUNING)
-    found = StudyReport.read(tmp_path / "study")
-    assert (done.outcome, found.confirmation.winner) == ("no better", None)
-    assert done.training["learning_rate"] == TRAINING["learning_rate"]
-    assert done.network["hidden"] == NETWORK["hidden"]
-    assert [trial.state for trial in found.trials] == ["complete", "complete"]
-    default, best = found.confirmation.candidates
-    assert len(default.values) == len(best.values) == 3
-    assert best.difference is not None
-    assert best.difference > 0
-    assert found.confirmation.seeds == (4, 5, 6)
-    assert done.metrics["trials"] == 2
-    assert "No better than the default" in (tmp_path / "summary.md").read_text()
-    assert (tmp_path / "report.html").stat().st_size
-    assert list(tmp_path.glob(".study.job-*")) == []
 
 
 def test_named_study_continues_with_more_trials_and_rejects_other_data_or_space(

@@ -4,7 +4,6 @@
 together. Each step then reads its own section, passed as one JSON object.
 """
 
-from trainwright.experiment.alerts import Alert, Smtp
 from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Runner, Share, Window
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
@@ -23,7 +22,7 @@ from trainwright.experiment.network import (
 from trainwright.experiment.prices import Budget, Prices, SharedBudget
 from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
 from trainwright.experiment.resources import Resources, Steps
-from trainwright.experiment.run import RunSettings
+from trainwright.experiment.run import Alert, RunSettings, Smtp
 from trainwright.experiment.section import Section
 from trainwright.experiment.serving import InferenceService, Serving
 from trainwright.experiment.training import ResolvedTraining, Tracking, Training

@@ -10,6 +10,7 @@ from trainwright.significance.estimate import (
     apart,
     beyond,
     independent_difference,
+    mean_bounds,
     normal_quantile,
     rows_needed,
 )
@@ -37,7 +38,6 @@ from trainwright.significance.ranking import (
     units_covariance,
 )
 from trainwright.significance.resampling import Resampler, intervals
-from trainwright.significance.sequential import mean_bounds
 
 __all__ = [
     "CONFIDENCE",
