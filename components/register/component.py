@@ -44,6 +44,8 @@ def register(
         section = Registry.parse(registry, "parameter registry")
         judged = Path(data_verdict.path), Path(model_verdict.path), Path(trial.path)
         places = Path(registration.path), Path(summary.path)
-        made = enter(Path(model.path), model_version, *judged, section, commit, *places)
+        uri = registration.uri
+        run_id = uri.rpartition("/register/")[0].rpartition("/")[2] if "://" in uri else ""  # on a cluster
+        made = enter(Path(model.path), model_version, *judged, section, commit, *places, run_id)
         describe("register", registration, summary)
     return made.version

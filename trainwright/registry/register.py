@@ -37,7 +37,7 @@ from trainwright.report import markdown
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
-from trainwright.tracking.run_log import mlflow_name
+from trainwright.tracking.run_log import mlflow_name, settle_retried
 from trainwright.tracking.server import open_client, persist
 
 if TYPE_CHECKING:
@@ -244,6 +244,7 @@ def register(
     commit: str,
     folder: Path,
     summary: Path,
+    run_id: str = "",
 ) -> Registration:
     """Register a model that passed its gate, once.
 
@@ -258,6 +259,7 @@ def register(
         folder: Gets ``registration.json`` and the record. In a local run, the changes of the experiment since
             ``commit`` lie beside the folder of its step, and become evidence.
         summary: Path of a Markdown file with the lineage.
+        run_id: Run of Kubeflow, which may be retried; empty for a local run.
 
     Raises:
         InputError: A file is missing or changed, a verdict is about something else, or MLflow rejects a name.
@@ -295,6 +297,10 @@ def register(
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(_summary(registration, candidate, noted=bool(keys.key_file)))
     registration.write(folder)
+    if run_id:
+        persist(
+            lambda: settle_retried(client, run_id, _headline(registration)), uri, retry_s, hint=_RETRY_HINT
+        )
     return registration
 
 
