@@ -43,9 +43,7 @@ def register(
     with reported("register"):
         section = Registry.parse(registry, "parameter registry")
         judged = Path(data_verdict.path), Path(model_verdict.path), Path(trial.path)
-        places = Path(registration.path), Path(summary.path)
-        uri = registration.uri
-        run_id = uri.rpartition("/register/")[0].rpartition("/")[2] if "://" in uri else ""  # on a cluster
-        made = enter(Path(model.path), model_version, *judged, section, commit, *places, run_id)
+        places = Path(registration.path), Path(summary.path), registration.uri
+        made = enter(Path(model.path), model_version, *judged, section, commit, *places)
         describe("register", registration, summary)
     return made.version

@@ -60,10 +60,10 @@ def registry(tmp_path: Path, fresh: bytes) -> Registry:
 
 
 def enter(
-    run: Run, registry: Registry, name: str = "out", commit: str = "abc123", run_id: str = ""
+    run: Run, registry: Registry, name: str = "out", commit: str = "abc123", uri: str = ""
 ) -> Registration:
     out = run.root.parent / name
-    return register(*run.folders, registry, commit, out / "registration", out / "summary.md", run_id)
+    return register(*run.folders, registry, commit, out / "registration", out / "summary.md", uri)
 
 
 def test_retried_run_that_registers_is_no_longer_failed_in_mlflow(run: Run, registry: Registry) -> None:
@@ -78,7 +78,7 @@ def test_retried_run_that_registers_is_no_longer_failed_in_mlflow(run: Run, regi
         )  # fmt: skip
         log = RunLog(uri=registry.tracking_uri, experiment="trainwright", joined="", run=entry, steps=())
         logged[number] = write_log(log, client).info.run_id
-    enter(run, registry, run_id=ids[0])
+    enter(run, registry, uri=f"s3://runs/train/{ids[0]}/register/2e5c/registration")
     done, other = (client.get_run(logged[number]) for number in ids)
     assert done.info.status == "FINISHED"
     shown = {name: done.data.tags[f"trainwright.{name}"] for name in ("state", "registered", "headline")}

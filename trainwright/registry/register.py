@@ -244,7 +244,7 @@ def register(
     commit: str,
     folder: Path,
     summary: Path,
-    run_id: str = "",
+    uri: str = "",
 ) -> Registration:
     """Register a model that passed its gate, once.
 
@@ -259,7 +259,7 @@ def register(
         folder: Gets ``registration.json`` and the record. In a local run, the changes of the experiment since
             ``commit`` lie beside the folder of its step, and become evidence.
         summary: Path of a Markdown file with the lineage.
-        run_id: Run of Kubeflow, which may be retried; empty for a local run.
+        uri: URI of ``folder``, ``<root>/<run>/register/…`` on a cluster, where a run may be retried.
 
     Raises:
         InputError: A file is missing or changed, a verdict is about something else, or MLflow rejects a name.
@@ -270,14 +270,14 @@ def register(
     """
     watch = Stopwatch()
     candidate = check_candidate(model, model_version, data_verdict, model_verdict, trial, registry.override)
-    uri, retry_s = registry.tracking_uri, registry.retry_s
-    client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
+    tracking, retry_s = registry.tracking_uri, registry.retry_s
+    client = persist(lambda: open_client(tracking), tracking, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = _tags(candidate, locks, commit, registry.author)
     keys, source = Keyring.of(registry), folder.absolute().parents[1] / SOURCE_PATCH
     entry, before = persist(
         lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict), source),
-        uri,
+        tracking,
         retry_s,
         hint=_RETRY_HINT,
     )
@@ -297,10 +297,9 @@ def register(
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(_summary(registration, candidate, noted=bool(keys.key_file)))
     registration.write(folder)
-    if run_id:
-        persist(
-            lambda: settle_retried(client, run_id, _headline(registration)), uri, retry_s, hint=_RETRY_HINT
-        )
+    if "://" in uri:
+        run_id, result = uri.rpartition("/register/")[0].rpartition("/")[2], _headline(registration)
+        persist(lambda: settle_retried(client, run_id, result), tracking, retry_s, hint=_RETRY_HINT)
     return registration
 
 
