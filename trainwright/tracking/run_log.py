@@ -128,7 +128,7 @@ def settle_retried(client: "MlflowClient", run_id: str, result: str) -> None:
         for name in run.data.tags:
             if name.startswith(f"{PREFIX}error"):
                 client.delete_tag(run.info.run_id, name)
-        now = {"state": "done", "headline": result, "registered": result.partition(",")[0]}
+        now = {"state": "done", "headline": result, "registered": result.partition(",")[0].partition(" (")[0]}
         for name, value in now.items():
             client.set_tag(run.info.run_id, f"{PREFIX}{name}", value)
         client.set_tag(run.info.run_id, "mlflow.note.content", f"Registered: {result}")
