@@ -33,6 +33,7 @@ from trainwright.registry.versions import (
     settle_version,
     version_page,
 )
+from trainwright.tracking.run_log import RunEntry, RunLog, write_log
 from trainwright.tracking.server import open_client
 
 pytestmark = pytest.mark.filterwarnings(
@@ -59,9 +60,35 @@ def registry(tmp_path: Path, fresh: bytes) -> Registry:
     return Registry(model="flight_late", tracking_uri=f"sqlite:///{tmp_path}/mlflow/mlflow.db", retry_s=20)
 
 
-def enter(run: Run, registry: Registry, name: str = "out", commit: str = "abc123") -> Registration:
+def enter(
+    run: Run, registry: Registry, name: str = "out", commit: str = "abc123", pipeline_run: str = ""
+) -> Registration:
     out = run.root.parent / name
-    return register(*run.folders, registry, commit, out / "registration", out / "summary.md")
+    return register(*run.folders, registry, commit, out / "registration", out / "summary.md", pipeline_run)
+
+
+def test_retried_run_that_registers_is_no_longer_failed_in_mlflow(run: Run, registry: Registry) -> None:
+    """Kubeflow's Retry repeats no `summarize` that ended, which logged the first end."""
+    client, ids = open_client(registry.tracking_uri), ("9f7c-retried", "9f7c-other")
+    logged = {}
+    for number in ids:
+        tags = {"run": number, "state": "failed", "headline": "Failed in join", "error_code": "21"}
+        entry = RunEntry(
+            key=number, name=number, status="FAILED", started_ms=1, ended_ms=2,
+            tags={f"trainwright.{name}": value for name, value in tags.items()},
+        )  # fmt: skip
+        log = RunLog(uri=registry.tracking_uri, experiment="trainwright", joined="", run=entry, steps=())
+        logged[number] = write_log(log, client).info.run_id
+    enter(run, registry, pipeline_run=ids[0])
+    done, other = (client.get_run(logged[number]) for number in ids)
+    assert done.info.status == "FINISHED"
+    shown = {name: done.data.tags[f"trainwright.{name}"] for name in ("state", "registered", "headline")}
+    assert shown == {
+        "state": "done", "registered": "flight_late version 1",
+        "headline": "flight_late version 1, alias candidate, data PASS",
+    }  # fmt: skip
+    assert "trainwright.error_code" not in done.data.tags
+    assert (other.info.status, other.data.tags["trainwright.state"]) == ("FAILED", "failed")
 
 
 def test_a_passed_model_becomes_version_1_with_alias_tags_and_files(run: Run, registry: Registry) -> None:

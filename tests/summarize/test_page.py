@@ -129,6 +129,12 @@ def test_the_time_it_took_goes_from_the_first_start_to_the_last_end(tmp_path: Pa
     assert run.seconds == 6 * 60 + 30
 
 
+def test_a_run_without_gate_and_registration_says_what_its_last_step_found(tmp_path: Path) -> None:
+    records = {name: record for name, record in chain().items() if name in {"ingest", "join"}}
+    run = read_run(str(put(tmp_path, records, "ingest", "join")), DONE)
+    assert outcome(run) == "Finished: join found <what> it | looked for"
+
+
 def test_a_held_run_names_the_gate_that_held_it(tmp_path: Path) -> None:
     records = chain()
     records["evaluate"] = replace(records["evaluate"], decision="HOLD")

@@ -18,7 +18,7 @@ from trainwright.authoring.submission import connection, runs
 from trainwright.authoring.submission.connection import Endpoint
 from trainwright.authoring.submission.order import Package
 from trainwright.errors import DependencyError, InputError
-from trainwright.experiment import Registry, Triggers
+from trainwright.experiment import Registry, StartedBy, Triggers
 from trainwright.registry.names import PRODUCTION
 from trainwright.tracking.server import open_client
 from trainwright.trigger.cluster import Cluster, TriggerTarget
@@ -176,7 +176,7 @@ def test_reconcilers_that_do_not_see_each_other_leave_one_run(
     results: list[Triggered] = []
 
     def one(number: int) -> None:
-        results.append(start(clusters[number], requests[number], facts, made, NOW))
+        results.append(start(clusters[number], requests[number], made))
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -187,6 +187,20 @@ def test_reconcilers_that_do_not_see_each_other_leave_one_run(
     going = [run.run_id for run in there if run.state in {"PENDING", "RUNNING"}]
     assert len(going) == 1
     assert {one.run for one in results if one.decision == START} <= set(going)
+
+
+def test_repeated_step_withdraws_what_its_crashed_attempt_could_not(
+    server: Api, request_of: Callable[..., TriggerRequest], tmp_path: Path
+) -> None:
+    """The attempt decided before a run of the day before was there, started its own, and was killed."""
+    before, asked = request_of({}, day=DAY - timedelta(days=1)), request_of({})
+    kept = go(before, tmp_path).run
+    by = StartedBy(trigger="team-a/late", date=DAY.isoformat(), source=NEW, reason="age")
+    lost = Cluster.connected(server.url, asked.run_id, QUICK).submit(asked.target, by)
+    assert go(replace(asked, dry_run=True), tmp_path).run == go(asked, tmp_path).run == ""
+    states = {run.run_id: run.state for run in server.store.runs}
+    assert states[kept] in {"PENDING", "RUNNING"}
+    assert states[lost] in {"CANCELING", "CANCELED"}
 
 
 def test_date_is_the_schedules_however_late_the_step_runs(registry: Registry) -> None:

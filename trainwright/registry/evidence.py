@@ -225,11 +225,12 @@ def _records(client: "MlflowClient", run: str) -> tuple[Record, ...]:
 
 
 def read_canary_verdict(uri: str, model_digest: str) -> Verdict:
-    """Read the verdict on a canary.
+    """Read the verdict on a canary, from its file or the artifact that holds it.
 
     Raises:
         InputError: It cannot be read, is about another model, or its decision differs from its numbers.
     """
+    uri = uri if uri.endswith(".json") else f"{uri.rstrip('/')}/{Verdict.FILE}"
     place = redacted(uri)
     verdict = Verdict.parse(read_bytes(uri), place)
     about = {verdict.judged.get("model"), verdict.judged.get("predictions.model")} - {None}

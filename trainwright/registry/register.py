@@ -38,7 +38,7 @@ from trainwright.report import markdown
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch, environment
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
-from trainwright.tracking.run_log import mlflow_name
+from trainwright.tracking.run_log import mlflow_name, settle_retried
 from trainwright.tracking.server import open_client, persist
 
 if TYPE_CHECKING:
@@ -274,14 +274,14 @@ def register(
     """
     watch = Stopwatch()
     candidate = check_candidate(model, model_version, data_verdict, model_verdict, trial, registry.override)
-    uri, retry_s = registry.tracking_uri, registry.retry_s
-    client = persist(lambda: open_client(uri), uri, retry_s, hint=_RETRY_HINT)
+    tracking, retry_s = registry.tracking_uri, registry.retry_s
+    client = persist(lambda: open_client(tracking), tracking, retry_s, hint=_RETRY_HINT)
     locks = environment_locks(candidate.records) | {"register": environment().lock_sha256}
     labels = _tags(candidate, locks, commit, registry.author, pipeline_run)
     keys, source = Keyring.of(registry), folder.absolute().parents[1] / SOURCE_PATCH
     entry, before = persist(
         lambda: _find_or_create(client, registry, candidate, labels, (data_verdict, model_verdict), source),
-        uri,
+        tracking,
         retry_s,
         hint=_RETRY_HINT,
     )
@@ -302,6 +302,9 @@ def register(
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(_summary(registration, candidate, unmirrored, noted=bool(keys.key_file)))
     registration.write(folder)
+    if pipeline_run:
+        result = _headline(registration)
+        persist(lambda: settle_retried(client, pipeline_run, result), tracking, retry_s, hint=_RETRY_HINT)
     return registration
 
 

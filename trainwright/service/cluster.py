@@ -120,7 +120,7 @@ def get_run(settings: Settings, run_id: str) -> RunDetail:
     held = progress.held(run, pipeline) if pipeline and run.state in progress.SUCCEEDED else None
     failed = progress.failed(run, pipeline)
     state, headline = ("held", f"{held.step} held the run") if held else (summary.state, failed)
-    known = _logged(settings, run_id) if run.state in progress.ENDED else {}
+    known = _logged(settings, run_id, state) if run.state in progress.ENDED else {}
     summary = RunSummary.from_json(summary.to_json() | {"state": state, "headline": headline} | known)
     page = flatten(_arguments(run)).get("run.page") or ("/pipeline" if settings.auth == "gateway" else "")
     link = f"{page.rstrip('/')}/#/runs/details/{run_id}" if page else api.place.link(run_id)
@@ -135,10 +135,13 @@ def get_run(settings: Settings, run_id: str) -> RunDetail:
     )
 
 
-def _logged(settings: Settings, run_id: str) -> dict[str, Any]:
-    """Return what MLflow knows of a run; nothing if it is away: the page is worth having without it."""
+def _logged(settings: Settings, run_id: str, state: str) -> dict[str, Any]:
+    """Return what MLflow knows of a run; nothing if it is away: the page is worth having without it.
+
+    A run that was retried since has another state there, and its headline is old.
+    """
     with contextlib.suppress(TrainwrightError):
-        if settings.registry and (found := find_logged(settings, run_id)):
+        if settings.registry and (found := find_logged(settings, run_id)) and found.state == state:
             shown = found.to_json()
             return {name: shown[name] for name in ("headline", "registered", "metrics", "derivations")}
     return {}

@@ -41,7 +41,7 @@ def outcome(run: Run) -> str:
     if gate and gate[0].decision != "PASS":
         how = "Refused" if gate[0].decision == "FAIL" else "Held"
         return f"{how} by {gate[0].step}: {gate[0].headline}"
-    return f"Finished after {len(run.records)} steps"
+    return f"Finished: {run.records[-1].headline}" if run.records else "Finished"
 
 
 def headline(run: Run) -> str:

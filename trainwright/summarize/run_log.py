@@ -240,7 +240,7 @@ def _tags(run: Run, settings: RunSettings, cost: RunCost | None) -> dict[str, st
         "decision": decision_of(run),
         "headline": headline(run),
         **{f"{name}_digest": made.get(name, "") for name in VERSIONS},
-        "registered": registered.headline.partition(",")[0] if registered else "",
+        "registered": registered.headline.partition(",")[0].partition(" (")[0] if registered else "",
         "git_sha": commit,
         "cost": f"{cost.cost:g}" if cost else "",
         "currency": cost.currency if cost else "",

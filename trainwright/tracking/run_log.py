@@ -116,6 +116,26 @@ def write_log(log: RunLog, client: "MlflowClient") -> "Run":
     return parent
 
 
+def settle_retried(client: "MlflowClient", run_id: str, result: str) -> None:
+    """Log a run as done that was logged as failed; ``result`` says what it registered.
+
+    Argo keeps nodes that succeeded, so Kubeflow's Retry repeats no exit handler that logged the failure.
+    """
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    for run in client.search_runs(experiments, f"tags.`{PREFIX}run` = '{run_id}'"):
+        if run.data.tags.get(f"{PREFIX}state") not in {"failed", "cancelled"}:
+            continue
+        for name in run.data.tags:
+            if name.startswith(f"{PREFIX}error"):
+                client.delete_tag(run.info.run_id, name)
+        now = {"state": "done", "headline": result, "registered": result.partition(",")[0].partition(" (")[0]}
+        for name, value in now.items():
+            client.set_tag(run.info.run_id, f"{PREFIX}{name}", value)
+        client.set_tag(run.info.run_id, "mlflow.note.content", f"Registered: {result}")
+        if run.info.status != "RUNNING":  # KFP's plugin runs it again, and ends it
+            client.set_terminated(run.info.run_id)
+
+
 def _own(log: RunLog, client: "MlflowClient") -> "Run":
     destination = TrackingDestination(log.uri, experiment=log.experiment, name=log.run.name, key=log.run.key)
     return client.get_run(run_of(destination, client, log.run.started_ms))

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
+from operator import itemgetter
 from typing import Any, Literal
 
 from trainwright.authoring.submission import provenance, runs
@@ -34,6 +35,7 @@ class Cluster:
     api: Connection
     experiment_id: str
     service_account: str
+    began: datetime  # creation of the reconciler's own run
 
     @classmethod
     def connected(cls, host: str, run_id: str, retries: RetryPolicy | None = None) -> "Cluster":
@@ -44,10 +46,10 @@ class Cluster:
         call = api.experiments.experiment_service_get_experiment
         namespace = api.read("reading the experiment", call, own.experiment_id).namespace
         api.scope = {"namespace": namespace} if namespace else {}
-        return cls(api, own.experiment_id, own.service_account or "")
+        return cls(api, own.experiment_id, own.service_account or "", own.created_at)
 
-    def starts(self, trigger: str) -> list[tuple[Start, tuple[Any, str]]]:
-        """Return the runs that the trigger started, each with its place in the order of creation."""
+    def starts(self, trigger: str) -> list[tuple[Start, tuple[datetime, str]]]:
+        """Return the runs that the trigger started, the oldest first, each with its place in that order."""
         found = self.api.pages(
             "looking for earlier starts",
             self.api.runs.run_service_list_runs,
@@ -56,7 +58,7 @@ class Cluster:
             filter=matching("description", f"{provenance.MARK}{LABEL}={trigger}", "IS_SUBSTRING"),
         )
         ours = [run for run in found if provenance.read(run.description).get(LABEL) == trigger]
-        return [(_start(run), (run.created_at, run.run_id)) for run in ours]
+        return sorted(((_start(run), (run.created_at, run.run_id)) for run in ours), key=itemgetter(1))
 
     def submit(self, target: TriggerTarget, by: StartedBy) -> str:
         """Start a run for a date, unless there is one, and return its id."""

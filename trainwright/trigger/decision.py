@@ -98,7 +98,7 @@ def decide(rules: Triggers, facts: Facts, started: Sequence[Start], now: datetim
         day: The date to decide for, at most one run each: that of the schedule, however late it is.
     """
     checks = tuple(_checks(rules, facts, started, now))
-    return Decision(checks=checks, obstacles=tuple(_obstacles(rules, started, day)))
+    return Decision(checks=checks, obstacles=tuple(obstacles(rules, started, day)))
 
 
 def _checks(rules: Triggers, facts: Facts, started: Sequence[Start], now: datetime) -> Iterator[Check]:
@@ -135,7 +135,7 @@ def _metric_check(rules: Triggers, facts: Facts) -> Check:
     return Check("metric", beyond, f"{metric.name} {value:g}, at most {metric.at_most:g}")
 
 
-def _obstacles(rules: Triggers, started: Sequence[Start], day: date) -> Iterator[str]:
+def obstacles(rules: Triggers, started: Sequence[Start], day: date) -> Iterator[str]:
     """Yield what forbids a start; in whole days, so that a later minute than yesterday's delays nothing."""
     for one in started:
         if one.day == day:

@@ -12,7 +12,7 @@ from trainwright.placeholders import filled
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
 from trainwright.trigger.cluster import Cluster, TriggerTarget
-from trainwright.trigger.decision import START, WAIT, Decision, Facts, Start, decide
+from trainwright.trigger.decision import START, WAIT, Decision, Facts, Start, decide, obstacles
 from trainwright.trigger.registered import read_registered
 
 
@@ -97,8 +97,8 @@ def trigger(request: TriggerRequest, record: Path, summary: Path, now: datetime)
     started = [one for one, _ in cluster.starts(request.target.trigger)] if cluster else _earlier(request)
     made = decide(request.rules, facts, started, now, request.day)
     result = Triggered(made.decision, "; ".join(made.reasons), "")
-    if cluster and made.decision == START and not request.dry_run:
-        result = start(cluster, request, facts, made, now)
+    if cluster and not request.dry_run:
+        result = start(cluster, request, made)
     headline = f"{made.headline}; started run {result.run}" if result.run else made.headline
     record.mkdir(parents=True, exist_ok=True)
     watch.record(
@@ -119,28 +119,27 @@ def trigger(request: TriggerRequest, record: Path, summary: Path, now: datetime)
     return result
 
 
-def start(
-    cluster: Cluster, request: TriggerRequest, facts: Facts, made: Decision, now: datetime
-) -> Triggered:
+def start(cluster: Cluster, request: TriggerRequest, made: Decision) -> Triggered:
     """Start the run; withdraw it if an older start, made at the same moment, forbids it.
 
     Every reconciler looks again after its own start, and counts older runs only. So of several that did not
-    see each other exactly one stays, also if midnight lies between them.
+    see each other exactly one stays, also if midnight lies between them. A repeated step starts nothing, and
+    looks again for the attempt that crashed: its run was created after the reconciler's own.
     """
-    by = StartedBy(
-        trigger=request.target.trigger,
-        date=request.day.isoformat(),
-        source=request.source,
-        reason="; ".join(made.reasons),
-    )
-    run = cluster.submit(request.target, by)
-    starts = cluster.starts(request.target.trigger)
-    own = next(place for one, place in starts if one.run == run)
-    older = [one for one, place in starts if place < own]
-    if decide(request.rules, facts, older, now, request.day).decision == WAIT:
-        cluster.terminate(run)
-        return Triggered(WAIT, by.reason, "")
-    return Triggered(START, by.reason, run)
+    target, reason = request.target, "; ".join(made.reasons)
+    run = ""
+    if made.decision == START:
+        by = StartedBy(
+            trigger=target.trigger, date=request.day.isoformat(), source=request.source, reason=reason
+        )
+        run = cluster.submit(target, by)
+    starts = cluster.starts(target.trigger)
+    for at, (one, (created, _)) in enumerate(starts):
+        mine = one.day == request.day and one.state == "active" and created >= cluster.began
+        if mine and any(obstacles(request.rules, [older for older, _ in starts[:at]], request.day)):
+            cluster.terminate(one.run)
+            run = "" if run == one.run else run
+    return Triggered(START if run else WAIT, reason, run)
 
 
 def _earlier(request: TriggerRequest) -> list[Start]:
