@@ -19,7 +19,7 @@ from trainwright.evaluate.predictions import PredictionPair, Predictions
 from trainwright.evaluate.rows import Rows
 from trainwright.evaluate.rules import metric_title
 from trainwright.experiment import Evaluation
-from trainwright.significance import Distribution
+from trainwright.significance import ValueDistribution
 
 Write = Callable[..., Step]
 LABEL = np.array([0, 0, 1, 1])
@@ -67,12 +67,12 @@ def test_a_score_at_the_threshold_is_a_positive_prediction() -> None:
 
 
 def test_curves_have_a_point_for_each_distinct_score_and_ties_are_one_step() -> None:
-    scores = Distribution.of(SCORE, 10, LABEL, 2)
+    scores = ValueDistribution.of(SCORE, 10, LABEL, 2)
     curve = roc(scores)
     assert curve.x.tolist() == [0, 0, 0.5, 0.5, 1]
     assert curve.y.tolist() == [0, 0.5, 0.5, 1, 1]
     assert curve.threshold.tolist() == [1, 0.8, 0.4, 0.35, 0.1]
-    tied = Distribution.of(np.full(4, 0.5), 10, np.array([0, 1, 0, 1]), 2)
+    tied = ValueDistribution.of(np.full(4, 0.5), 10, np.array([0, 1, 0, 1]), 2)
     assert roc(tied).y.tolist() == [0, 1]
     line = precision_recall(scores)
     assert line.x.tolist() == [0.5, 0.5, 1, 1]
@@ -88,7 +88,7 @@ def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_thinned_curve_keeps_its_ends_and_its_area() -> None:
     label, score = drawn(20_000)
-    curve = roc(Distribution.of(score, 1 << 20, label, 2)).thin(POINTS)
+    curve = roc(ValueDistribution.of(score, 1 << 20, label, 2)).thin(POINTS)
     area = float(np.sum(np.diff(curve.x) * (curve.y[1:] + curve.y[:-1]) / 2))
     assert len(curve.x) <= POINTS
     assert (curve.x[0], curve.y[0], curve.x[-1], curve.y[-1]) == (0, 0, 1, 1)

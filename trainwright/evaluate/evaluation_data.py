@@ -16,7 +16,7 @@ from trainwright.evaluate.groupings import ColumnSummary
 from trainwright.evaluate.predictions import BASELINE, PredictionPair, Predictions
 from trainwright.evaluate.rows import KeySample, Partial, Rows, require_unique
 from trainwright.experiment import Evaluation
-from trainwright.significance import Distribution, Resampler
+from trainwright.significance import Resampler, ValueDistribution
 from trainwright.tables import fingerprints
 from trainwright.tables.fingerprint import mixed
 
@@ -248,7 +248,7 @@ EXACT = 1 << 20
 STEPS = 1 << 16
 """Steps of equally many rows that the scores of more rows are put into, if more are distinct."""
 
-_CELLS = 1 << 19
+_CELLS = 1 << 18
 """Steps of all slices of a grouping together, of more rows."""
 
 
@@ -274,7 +274,7 @@ class EvaluationData:
 
     @property
     def kind(self) -> Kind:
-        """What was predicted."""
+        """Kind of prediction."""
         return self.candidate.predictions.kind
 
     @cached_property
@@ -340,9 +340,9 @@ class EvaluationData:
         predictions = self.candidate.predictions
         return formulas(predictions.kind, predictions.class_names, bounds=predictions.bounds is not None)
 
-    def scores(self, side: int, column: int = 0, parts: int = 1) -> Distribution:
+    def scores(self, side: int, column: int = 0, parts: int = 1) -> ValueDistribution:
         """Return the distribution of a score, whose values are the steps by which rows are ranked."""
-        found: Distribution = self.survey[f"scores/{side}/{column}"]
+        found: ValueDistribution = self.survey[f"scores/{side}/{column}"]
         return found if self.rows <= EXACT else found.thin(min(STEPS, _CELLS // parts))
 
     @property
@@ -474,12 +474,12 @@ def take_survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -
     for side, model in enumerate(sides(pair)):
         for column in range(model.scores.shape[1]):
             truth = is_class(rows, column).astype(np.int64) if classes else None
-            distribution = Distribution.of(model.scores[:, column], most, truth, 2 if classes else 1)
+            distribution = ValueDistribution.of(model.scores[:, column], most, truth, 2 if classes else 1)
             found[f"scores/{side}/{column}"] = distribution
         if model.kind == "multiclass":
-            found[f"claims/{side}"] = Distribution.of(claims(model)[1], most)
+            found[f"claims/{side}"] = ValueDistribution.of(claims(model)[1], most)
         if model.kind == "regression":
-            found[f"errors/{side}"] = Distribution.of(model.scores[:, 0] - rows.label, most)
+            found[f"errors/{side}"] = ValueDistribution.of(model.scores[:, 0] - rows.label, most)
         for name in grouped_columns(evaluation):
             if name in model.columns:
                 found[f"column/{side}/{name}"] = ColumnSummary.of(model.columns[name], name, most)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainwright.documents import digest_text
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import Integers
-from trainwright.significance import Distribution
+from trainwright.significance import ValueDistribution
 
 MAX_VALUES = 30
 """A column of numbers with more distinct values is cut into buckets instead."""
@@ -38,13 +38,13 @@ class ColumnSummary:
         rows: Rows, those without a value among them.
         known: Rows with a value.
         names: Rows by name; empty of numbers.
-        numbers: Distribution of numbers; None of names.
+        numbers: ValueDistribution of numbers; None of names.
     """
 
     rows: int
     known: int
     names: Mapping[str, int]
-    numbers: Distribution | None
+    numbers: ValueDistribution | None
 
     @classmethod
     def of(cls, column: Any, name: str, most: int) -> "ColumnSummary":
@@ -58,7 +58,7 @@ class ColumnSummary:
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             # In the column's own type: a large integer has no place in a float64.
             values = column.filter(pa.array(known)).to_numpy()
-            return cls(len(column), len(values), {}, Distribution.of(values, most))
+            return cls(len(column), len(values), {}, ValueDistribution.of(values, most))
         raise InputError(
             f"column {name!r} of type {kind} cannot be cut into slices",
             where=_WHERE,
@@ -77,7 +77,7 @@ class ColumnSummary:
             sum(part.rows for part in parts),
             sum(part.known for part in parts),
             names,
-            Distribution.merged(numbers) if numbers else None,
+            ValueDistribution.merged(numbers) if numbers else None,
         )
 
 
@@ -198,7 +198,9 @@ def _known(column: Any) -> NDArray[np.bool_]:
     return known
 
 
-def _by_number(column: ColumnSummary, numbers: Distribution, name: str, frozen: Distribution) -> Grouping:
+def _by_number(
+    column: ColumnSummary, numbers: ValueDistribution, name: str, frozen: ValueDistribution
+) -> Grouping:
     distinct: NDArray[Any] = numbers.values
     if buckets := len(distinct) > MAX_VALUES:
         at = np.array([frozen.rows * part // BUCKETS for part in range(1, BUCKETS)])

@@ -24,10 +24,10 @@ from trainwright.evaluate.predictions import PredictionPair
 from trainwright.evaluate.rows import Partial
 from trainwright.experiment.evaluation import HIGHER, LOWER, METRICS, find_metric
 from trainwright.significance import (
-    Distribution,
     Estimate,
     Placements,
     Resampler,
+    ValueDistribution,
     apart,
     effective_count,
     intervals,
@@ -288,7 +288,7 @@ def take_global_sums(pair: PredictionPair, place: int, data: EvaluationData) -> 
     return found
 
 
-def claimed(data: EvaluationData, side: int) -> Distribution:
+def claimed(data: EvaluationData, side: int) -> ValueDistribution:
     """Return the distribution of how sure a model is of what it claims."""
     return data.scores(side) if data.kind == "binary" else data.survey[f"claims/{side}"]
 
@@ -332,13 +332,12 @@ def average_precision_metric(whole: Partition, sums: Partial) -> ComparedMetric:
     values, draws, off = [], [], 0.0
     for side, ranking in enumerate(whole.rankings[0]):
         added = sums[f"precision/{side}"]
-        steps = ranking.by_step()[::-1]
+        steps = ranking.by_step()
         value = float(snap_to_bounds(np.array([_average_precision(steps)]))[0])
         drawn = _average_precision(precision_sampler(data).draw(added))
         draws.append(snap_to_bounds(drawn + value - _average_precision(added.sum(axis=0))))
         values.append(value)
-        if not data.scores(side).exact:
-            off = max(off, precision_error(steps))
+        off = max(off, precision_error(steps))
     found = _from_draws(data, "average_precision", HIGHER, values, draws, _alike_positives(whole))
     return replace(found, method=found.method + _off_by(off))
 
@@ -355,18 +354,19 @@ def _alike_positives(whole: Partition) -> float:
 def precision_error(sums: Floats) -> float:
     """Return by how much the average precision may be off because scores share a step.
 
-    It is most where the positives of every step come first, and least where they come last; ``sums`` are as
-    for the average precision itself.
+    It is most where the positives of every step come first, and least where they come last; ``sums`` are
+    those of :meth:`trainwright.significance.Ranking.by_step`.
     """
-    rows, hits = sums[:, 0], sums[:, 1]
+    rows, hits, unsure = sums.T
     before, hits_before = np.cumsum(rows) - rows, np.cumsum(hits) - hits
     most = np.nan_to_num(ratio(hits_before + hits, before + hits))
     least = np.nan_to_num(ratio(hits_before, before + rows - hits))
-    value, share = _average_precision(sums), hits / hits.sum()
-    return float(max(np.sum(share * most) - value, value - np.sum(share * least)))
+    tied = np.nan_to_num(ratio(hits_before + hits, before + rows))
+    share = np.where(unsure, hits / hits.sum(), 0.0)
+    return float(max(np.sum(share * (most - tied)), np.sum(share * (tied - least))))
 
 
-def precision_steps(scores: Distribution) -> Floats:
+def precision_steps(scores: ValueDistribution) -> Floats:
     """Return the thresholds of at most 512 steps of about as many rows, the highest first."""
     if len(scores.values) <= _STEPS:
         return scores.values[::-1].astype(np.float64)
@@ -427,7 +427,7 @@ def calibration_metric(data: EvaluationData, added: Partial) -> ComparedMetric:
     return ComparedMetric("calibration_error", LOWER, each[0], other, gain, method)
 
 
-def calibration_cuts(scores: Distribution) -> Floats:
+def calibration_cuts(scores: ValueDistribution) -> Floats:
     """Return the limits between at most :data:`BINS` bins of about as many rows, by their score."""
     found: Floats = np.unique(scores.quantiles(np.linspace(0, 1, BINS + 1)[1:-1]))
     return found

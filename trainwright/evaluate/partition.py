@@ -76,7 +76,7 @@ def cell_of(
     """Return the cell of each row, as in :class:`Ranking`, and the number of steps."""
     steps = data.scores(side, column, parts)
     label = is_class(model, column).astype(np.int64)
-    return (place * len(steps.values) + steps.step_of(model.scores[:, column])) * 2 + label, len(steps.values)
+    return (place * steps.steps + steps.step_of(model.scores[:, column])) * 2 + label, steps.steps
 
 
 def take_sums(pair: PredictionPair, place: int, data: EvaluationData, groupings: Groupings) -> Partial:
@@ -150,14 +150,14 @@ def rank_parts(data: EvaluationData, groupings: Groupings, sums: Partial) -> Ran
                 if not isinstance(cells, Cells):
                     ids = np.flatnonzero(cells)
                     cells = Cells(ids, cells[ids, None])
-                steps = len(data.scores(side, column, parts).values)
+                steps = data.scores(side, column, parts).steps
                 found[f"{columns}/{column}"].append(rank(cells, steps, parts))
     return found
 
 
 @dataclass(frozen=True)
 class RankRequest:
-    """What :func:`take_products` needs."""
+    """The request of :func:`take_products`."""
 
     data: EvaluationData
     groupings: Groupings
@@ -287,8 +287,7 @@ class Partition:
 
     def rank_error(self, part: int, column: int = 0) -> float:
         """Return by how much an area may be off because scores share a step."""
-        exact = all(self.data.scores(side, column).exact for side in range(len(self.data.sides)))
-        return 0.0 if exact else max(float(model.tied[part]) / 2 for model in self.rankings[column])
+        return max(float(model.unsure[part]) / 2 for model in self.rankings[column])
 
 
 def build_partition(

@@ -7,7 +7,7 @@ from trainwright.evaluate.findings import CalibrationBins, CurveLine, Floats, Hi
 from trainwright.evaluate.metrics import BINS, calibration_cuts
 from trainwright.evaluate.predictions import PredictionPair, Predictions
 from trainwright.evaluate.rows import Partial
-from trainwright.significance import CONFIDENCE, Distribution, normal_quantile, wilson
+from trainwright.significance import CONFIDENCE, ValueDistribution, normal_quantile, wilson
 
 POINTS = 200
 """Most points of a drawn curve; it looks the same, and stays small."""
@@ -92,13 +92,13 @@ def plot_data(data: EvaluationData, side: int, sums: Partial) -> PlotData:
     )
 
 
-def _by_threshold(scores: Distribution) -> tuple[Integers, Integers, Floats]:
+def _by_threshold(scores: ValueDistribution) -> tuple[Integers, Integers, Floats]:
     """Return positives and negatives of at least each distinct score, from the highest on."""
     counts = np.cumsum(scores.counts[::-1], axis=0)
     return counts[:, 1], counts[:, 0], scores.values[::-1].astype(np.float64)
 
 
-def roc(scores: Distribution) -> CurveLine:
+def roc(scores: ValueDistribution) -> CurveLine:
     """Return the ROC curve from (0, 0) to (1, 1), a point a distinct score; the first selects nothing."""
     hits, false, threshold = _by_threshold(scores)
     return CurveLine(
@@ -108,7 +108,7 @@ def roc(scores: Distribution) -> CurveLine:
     )
 
 
-def precision_recall(scores: Distribution) -> CurveLine:
+def precision_recall(scores: ValueDistribution) -> CurveLine:
     """Return precision over recall, a point a distinct score."""
     hits, false, threshold = _by_threshold(scores)
     return CurveLine(x=hits / hits[-1], y=hits / (hits + false), threshold=threshold)

@@ -177,7 +177,7 @@ def _aligned(splits: Sequence[_Split], found: Sequence[Sequence[Piece]]) -> bool
     if [piece.rows for piece in found[0]] != [piece.rows for piece in found[1]]:
         return False
     if not all(split.key for split in splits):
-        return True  # pairing them tells what is wrong
+        return True  # pair() raises the error
     for both in zip(*found, strict=True):
         ours, theirs = (split.keys(piece) for split, piece in zip(splits, both, strict=True))
         if ours.type == theirs.type and not ours.equals(theirs):

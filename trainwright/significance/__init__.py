@@ -3,7 +3,7 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
-from trainwright.significance.distribution import Cells, Distribution
+from trainwright.significance.distribution import Cells, ValueDistribution
 from trainwright.significance.estimate import (
     CONFIDENCE,
     Estimate,
@@ -42,12 +42,12 @@ from trainwright.significance.resampling import Resampler, intervals
 __all__ = [
     "CONFIDENCE",
     "Cells",
-    "Distribution",
     "Estimate",
     "Placements",
     "Ranking",
     "Resampler",
     "Rest",
+    "ValueDistribution",
     "apart",
     "beyond",
     "delong",

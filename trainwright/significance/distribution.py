@@ -12,7 +12,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Distribution:
+class ValueDistribution:
     """Ascending values, and how many rows of each class have them; thinned beyond ``most`` values.
 
     A thinned distribution has about ``most`` steps, each with an equal share of the rows, classes counting
@@ -33,7 +33,7 @@ class Distribution:
     @classmethod
     def of(
         cls, values: NDArray[np.generic], most: int, label: Integers | None = None, classes: int = 1
-    ) -> "Distribution":
+    ) -> "ValueDistribution":
         """Count values, all of one class or of the class ``label`` from 0 on; both have shape (rows,)."""
         distinct, place = np.unique(values, return_inverse=True)
         cell = place.ravel() * classes + (0 if label is None else label)
@@ -41,7 +41,7 @@ class Distribution:
         return cls(distinct, counts.astype(np.int64), exact=True, most=most).thin(most)
 
     @classmethod
-    def merged(cls, parts: Sequence["Distribution"]) -> "Distribution":
+    def merged(cls, parts: Sequence["ValueDistribution"]) -> "ValueDistribution":
         """Return the distribution of the rows of all parts."""
         values, place = np.unique(np.concatenate([part.values for part in parts]), return_inverse=True)
         counts = np.zeros((len(values), parts[0].counts.shape[1]), np.int64)
@@ -49,7 +49,7 @@ class Distribution:
         found = cls(values, counts, exact=all(part.exact for part in parts), most=parts[0].most)
         return found.thin(found.most)
 
-    def thin(self, most: int) -> "Distribution":
+    def thin(self, most: int) -> "ValueDistribution":
         """Put values together until at most ``most`` are left; the lowest stays."""
         if len(self.values) <= most:
             return self
@@ -57,7 +57,7 @@ class Distribution:
         ends = np.searchsorted(share, np.linspace(0, share[-1], most)[1:-1])
         ends = np.unique(np.concatenate([[0], ends, [len(share) - 1]]))
         starts = np.concatenate([[0], ends[:-1] + 1])
-        return Distribution(
+        return ValueDistribution(
             self.values[ends], np.add.reduceat(self.counts, starts), exact=False, most=self.most
         )
 
@@ -78,9 +78,18 @@ class Distribution:
         part, step = at - low, then - first
         return np.where(part < 0.5, first + step * part, then - step * (1 - part))  # noqa: PLR2004
 
+    @property
+    def steps(self) -> int:
+        """Number of the steps of :meth:`step_of`."""
+        return 2 * len(self.values)
+
     def step_of(self, values: NDArray[np.generic]) -> Integers:
-        """Return the step of each value, shape (rows,)."""
-        return np.searchsorted(self.values, values, side="left").astype(np.int64)
+        """Return the step of each value, shape (rows,): odd for the end of a step, even for what lies below.
+
+        All rows of an odd step have the same value, so only even ones are not exact.
+        """
+        place = np.searchsorted(self.values, values, side="left").astype(np.int64)
+        return 2 * place + (self.values[place] == values)
 
 
 @dataclass(frozen=True)

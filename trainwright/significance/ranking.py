@@ -157,8 +157,8 @@ def _influence(label: NDArray[np.int64], scores: Sequence[Floats], weight: Float
     areas, rows = [], []
     for score in scores:
         step = np.unique(score, return_inverse=True)[1].ravel()
-        ids = step * 2 + label
-        ranking = rank(Cells.add_up(ids, [weight]), int(step.max()) + 1, 1)
+        ids = (step * 2 + 1) * 2 + label
+        ranking = rank(Cells.add_up(ids, [weight]), 2 * int(step.max()) + 2, 1)
         areas.append(ranking.area[0])
         rows.append(weight * ranking.of(ids))
     return np.array(areas), np.stack(rows)
@@ -174,7 +174,8 @@ class Ranking:
     Attributes:
         area: Of each part, shape (parts,); NaN where it lacks a label.
         sides: Weights of label 0 and 1, shape (parts, 2).
-        tied: Share of the pairs of a positive and a negative that share a step, shape (parts,).
+        unsure: Share of the pairs of a positive and a negative that share an even step, of which it is not
+            known which one is before the other, shape (parts,).
         ids: Of the cells, ascending, shape (cells,).
         influence: For a weight of 1, shape (cells,).
         weight: Of their rows, shape (cells,).
@@ -182,17 +183,20 @@ class Ranking:
 
     area: Floats
     sides: Floats
-    tied: Floats
+    unsure: Floats
     ids: Integers
     influence: Floats
     weight: Floats
 
     def by_step(self) -> Floats:
-        """Return the weights of all rows, and of positives, by step of a single part, shape (steps, 2)."""
+        """Return the sums by step of a single part, the highest first, shape (steps, 3).
+
+        They are the weights of all rows, of positives, and 1 for an even step.
+        """
         step, place = np.unique(self.ids >> 1, return_inverse=True)
         positive = np.where(self.ids & 1, self.weight, 0.0)
         sums = [np.bincount(place, weights=value, minlength=len(step)) for value in (self.weight, positive)]
-        return np.stack(sums, axis=-1)
+        return np.stack([*sums, step % 2 == 0], axis=-1)[::-1]
 
     def of(self, ids: Integers) -> Floats:
         """Return the influence of rows by their cell, shape (rows,); of an unknown cell any number."""
@@ -223,6 +227,7 @@ def rank(cells: Cells, steps: int, parts: int) -> Ranking:
         area: Floats = np.minimum(won / sides[:, 1], 1.0)
         area[~(sides.min(axis=1) > 0)] = np.nan
         both = np.add.reduceat(weight * (label == 1), first) * np.add.reduceat(weight * (label == 0), first)
-        tied = np.bincount(part[first], weights=both, minlength=parts) / (sides[:, 0] * sides[:, 1])
+        both = np.where(ids[first] >> 1 & 1, 0.0, both)
+        unsure = np.bincount(part[first], weights=both, minlength=parts) / (sides[:, 0] * sides[:, 1])
         influence = (place - area[part]) / sides[part, label]
-    return Ranking(area, sides, tied, ids, influence, weight)
+    return Ranking(area, sides, unsure, ids, influence, weight)
