@@ -5,7 +5,8 @@ together. Each step then reads its own section, passed as one JSON object.
 """
 
 from trainwright.experiment.alerts import Alert, Smtp
-from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Runner, Share, Window
+from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Share, Window
+from trainwright.experiment.engine import Engine
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
 from trainwright.experiment.features import Features, JoinLimits, Materialize
@@ -45,6 +46,7 @@ __all__ = [
     "Canary",
     "CsvFormat",
     "Data",
+    "Engine",
     "Evaluation",
     "Experiment",
     "FeatureTokenizer",
@@ -67,7 +69,6 @@ __all__ = [
     "ResolvedTraining",
     "Resources",
     "RunSettings",
-    "Runner",
     "Section",
     "Serving",
     "ServingLog",

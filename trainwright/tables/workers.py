@@ -7,7 +7,6 @@ its pipe is closed, so also when the parent dies.
 
 import gc
 import multiprocessing
-import os
 import signal
 import sys
 from collections import deque
@@ -100,7 +99,7 @@ class _Worker:
 
 
 @dataclass(frozen=True)
-class _Failure:
+class Failure:
     """An error of a worker, in a form that every process can unpickle."""
 
     kind: type[TrainwrightError]
@@ -109,7 +108,8 @@ class _Failure:
     hint: str
 
     @classmethod
-    def of(cls, error: BaseException) -> "_Failure":
+    def of(cls, error: BaseException) -> "Failure":
+        """Return the failure that an error stands for; one that nobody expects goes to the log."""
         known = in_our_words(error)
         if isinstance(known, TrainwrightError):
             return cls(type(known), known.what, known.where, known.hint)
@@ -119,6 +119,10 @@ class _Failure:
         sys.stderr.write(traceback_of(error))
         what = f"{type(error).__name__}: {error}"
         return cls(InternalError, what, "a worker process", "The traceback is in the log.")
+
+    def error(self) -> TrainwrightError:
+        """Return the error itself."""
+        return self.kind(self.what, where=self.where, hint=self.hint)
 
 
 class _Run(Generic[Task, Result]):
@@ -136,10 +140,10 @@ class _Run(Generic[Task, Result]):
             while place not in self._done:
                 self._receive()
             result = self._done.pop(place)
-            if isinstance(result, _Failure):
+            if isinstance(result, Failure):
                 while any(worker.tasks for worker in self._workers):
                     self._receive()
-                raise result.kind(result.what, where=result.where, hint=result.hint)
+                raise result.error()
             yield result
 
     def _assign(self, worker: _Worker) -> None:
@@ -157,7 +161,7 @@ class _Run(Generic[Task, Result]):
                 raise self._death(worker) from None
             worker.tasks.remove(place)
             self._done[place] = answer
-            if isinstance(answer, _Failure):
+            if isinstance(answer, Failure):
                 self._waiting.clear()
             self._assign(worker)
 
@@ -191,7 +195,7 @@ def _serve(
             try:
                 answer: object = work(tasks[place])
             except Exception as error:
-                answer = _Failure.of(error)
+                answer = Failure.of(error)
             pipe.send((place, answer))
             del answer
             pa.default_memory_pool().release_unused()  # one task's peak is not added to the next one's
@@ -208,8 +212,3 @@ def _stop(workers: Sequence[_Worker]) -> None:
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0))
