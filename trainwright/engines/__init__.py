@@ -1,4 +1,4 @@
-"""Do work on pieces of data in local processes, on Dask or on Apache Beam, with one result."""
+"""Do work on pieces of data in local processes or on Apache Beam, with one result."""
 
 from trainwright.engines.engines import map_merge, map_pieces, require_reachable
 

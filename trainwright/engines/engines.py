@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from trainwright.engines.beam import run
 from trainwright.errors import InputError
 from trainwright.experiment import Engine
 from trainwright.tables.workers import Failure, Pool
@@ -33,7 +34,7 @@ def map_pieces(
     Args:
         work: Does one item; it may do it twice, where a worker is lost. On an engine of other machines, it is
             a function of a module, or a ``partial`` of one.
-        step: Fills ``{step}`` in the engine's address and options.
+        step: Fills ``{step}`` in the engine's options.
         store: Where workers leave results unless ``engine.store`` says so.
         pool: Settings of the local processes: those of :class:`trainwright.tables.workers.Pool`.
 
@@ -47,10 +48,6 @@ def map_pieces(
     if engine.name == "local":
         yield from Pool(work, engine.workers, **pool).run(items)
         return
-    if engine.name == "dask":
-        from trainwright.engines.dask_cluster import run
-    else:
-        from trainwright.engines.beam import run
     for result in run(work, items, engine, step, engine.store or store):
         if isinstance(result, Failure):
             raise result.error()

@@ -1,5 +1,6 @@
 """One item's work on a worker of an engine: same packages as the step, errors as values."""
 
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,8 @@ from trainwright.tables.workers import Failure
 @cache
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python, this library and the packages of this process."""
-    found = {str(found.metadata["Name"]).lower(): found.version for found in distributions()}
+    folders = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    found = {str(one.metadata["Name"]).lower(): one.version for one in distributions(path=folders)}
     return found | {"python": python_version(), "trainwright": trainwright.__version__}
 
 

@@ -18,15 +18,12 @@ class Engine(Section):
 
     name: Name = Field(
         "local",
-        pattern=r"local|dask|(\w+\.)*\w+Runner",
-        description="`local`, `dask`, or a Beam runner such as `FlinkRunner`.",
+        pattern=r"local|(\w+\.)*\w+Runner",
+        description="`local`, or a Beam runner such as `FlinkRunner`.",
     )
     workers: int = Field(2, ge=1, le=1024, description="Processes of `local`.")
-    address: Name | None = Field(
-        None, description="Dask scheduler, `tcp://dask-{step}:8786`; `{step}`: the step."
-    )
     options: tuple[Name, ...] = Field(
-        (), description="Beam options, `--environment_config=beam-{step}:50000`."
+        (), description="Beam options, such as `--environment_config=beam-{step}:50000`; `{step}`: the step."
     )
     store: Name | None = Field(None, description="Folder or bucket where Beam's workers leave results.")
 
@@ -52,14 +49,12 @@ class Engine(Section):
             raise ValueError(f"options {list(self.options)} need a Beam runner; name is {self.name}")
         if any(option.startswith("--runner") for option in self.options):
             raise ValueError("options name a runner; write it as engine.name")
-        if (self.address is None) == (self.name == "dask"):
-            raise ValueError(f"name is {self.name}, but address is {self.address or 'absent'}")
         return self
 
     @property
     def is_beam(self) -> bool:
         """Tell whether a Beam runner processes the rows."""
-        return self.name not in {"local", "dask"}
+        return self.name != "local"
 
     @property
     def is_remote(self) -> bool:

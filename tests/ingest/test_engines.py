@@ -1,0 +1,137 @@
+"""Ingest and the engine module on engines that are really started."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.engines import clusters, pieces_work
+from tests.ingest.taking import data, flights, put, take, whole
+from trainwright.engines import map_pieces
+from trainwright.errors import DependencyError, InputError
+from trainwright.experiment import Engine
+
+SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
+TFDV = clusters.ROOT / ".environments" / "tfdv" / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clusters.BeamCluster]:
+    with clusters.beam(tmp_path_factory.mktemp("beam")) as started:
+        yield started
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Sixty shards of 50 rows, from two files."""
+    table = flights(3000)
+    put(tmp_path / "in" / "a.parquet", table.slice(0, 1000), row_group_size=50)
+    put(tmp_path / "in" / "b.parquet", table.slice(1000), row_group_size=50)
+    return tmp_path / "in"
+
+
+def section(store: Path, engine: Engine) -> object:
+    options = {"splits": SPLITS, "shard_rows": 50, "store": str(store)}
+    return data(**options, engine=engine.model_dump(exclude_none=True))
+
+
+def test_several_worker_processes_of_beam_share_the_pieces() -> None:
+    engine = Engine(name="DirectRunner", options=clusters.SEVERAL)
+    done = list(map_pieces(pieces_work.pid, range(40), engine, "ingest"))
+    assert [item for item, _ in done] == list(range(40))
+    assert len({pid for _, pid in done} - {os.getpid()}) == 2
+
+
+def test_workers_of_a_job_service_make_the_snapshot_of_one_process(
+    tmp_path: Path, source: Path, cluster: clusters.BeamCluster
+) -> None:
+    alone = take(source, tmp_path / "alone", section(tmp_path / "one", Engine(workers=1)))
+    made = take(source, tmp_path / "made", section(tmp_path / "store", cluster.engine(tmp_path / "results")))
+    assert made.digest == alone.digest
+    assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
+    assert made.quality == alone.quality
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize("victim", ["worker", "service"])
+def test_kill_in_the_middle_is_a_typed_error_and_the_next_run_gives_the_same_snapshot(
+    tmp_path: Path, source: Path, victim: str
+) -> None:
+    with clusters.beam(tmp_path) as cluster:
+        config = section(tmp_path / "store", cluster.engine(tmp_path / "results"))
+        victims = cluster.workers if victim == "worker" else lambda: [cluster.service.pid]
+        with killing(victims, tmp_path / "store"), pytest.raises(DependencyError) as caught:
+            take(source, tmp_path / "made", config)
+    assert caught.value.code == 21
+    assert "PortableRunner did not finish the work" in caught.value.what
+    assert not (tmp_path / "made" / "snapshot" / "manifest.json").exists()
+    with clusters.beam(tmp_path) as cluster:
+        config = section(tmp_path / "store", cluster.engine(tmp_path / "results"))
+        made = take(source, tmp_path / "made", config)
+    alone = take(source, tmp_path / "alone", section(tmp_path / "one", Engine(workers=1)))
+    assert made.digest == alone.digest
+    assert whole(tmp_path / "made" / "snapshot").rows == 3000
+
+
+@contextmanager
+def killing(victims: Callable[[], list[int]], store: Path) -> Iterator[None]:
+    """Kill processes with SIGKILL as soon as five shards have reports."""
+
+    def wait_and_kill() -> None:
+        while len(list(store.rglob("*.parquet"))) < 5:
+            time.sleep(0.001)
+        for pid in victims():
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    killed: list[int] = []
+    thread = threading.Thread(target=wait_and_kill)
+    thread.start()
+    yield
+    thread.join()
+    assert killed
+
+
+def test_absent_job_service_is_a_typed_error(tmp_path: Path, source: Path) -> None:
+    options = ("--job_endpoint=127.0.0.1:9", "--job_server_timeout=1", "--environment_type=LOOPBACK")
+    engine = Engine(name="PortableRunner", options=options, store=str(tmp_path / "results"))
+    with pytest.raises(DependencyError, match="PortableRunner did not finish the work") as caught:
+        take(source, tmp_path / "out", section(tmp_path / "store", engine))
+    assert caught.value.code == 21
+    assert not list((tmp_path / "out" / "snapshot").glob("manifest*"))
+
+
+def test_worker_of_another_image_is_rejected_with_both_versions(tmp_path: Path) -> None:
+    with clusters.beam(tmp_path, str(TFDV)) as cluster, pytest.raises(InputError) as caught:
+        list(map_pieces(pieces_work.pid, range(3), cluster.engine(tmp_path / "results"), "ingest"))
+    assert "apache-beam 2.72.0 (2.77.0)" in caught.value.what
+    assert caught.value.hint == "Run the workers from the image of this step."
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--paralelism=2",), r"unknown options \['paralelism'\]"),
+        (("--direct_num_workers=many",), "invalid int value: 'many'"),
+        (("--environment_type=DOCKER", "--environment_options=x=1,x=2"), "rejects the options"),
+    ],
+)
+def test_option_that_beam_does_not_know_is_rejected_before_the_job(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    engine = Engine(name="PortableRunner", options=options, store=str(tmp_path / "results"))
+    with pytest.raises(InputError, match=message) as caught:
+        list(map_pieces(pieces_work.pid, range(3), engine, "ingest"))
+    assert caught.value.where == "engine.options"
+    assert not (tmp_path / "results").exists()
+
+
+def test_result_that_another_process_wrote_is_rejected(tmp_path: Path) -> None:
+    engine = Engine(name="DirectRunner", store=str(tmp_path))
+    with pytest.raises(InputError, match="another process wrote this result"):
+        list(map_pieces(pieces_work.forge, [str(tmp_path)], engine, "ingest"))
