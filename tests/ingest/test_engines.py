@@ -109,7 +109,7 @@ def test_absent_job_service_is_a_typed_error(tmp_path: Path, source: Path) -> No
 def test_worker_of_another_image_is_rejected_with_both_versions(tmp_path: Path) -> None:
     with clusters.beam(tmp_path, str(TFDV)) as cluster, pytest.raises(InputError) as caught:
         list(map_pieces(pieces_work.pid, range(3), cluster.engine(tmp_path / "results"), "ingest"))
-    assert "apache-beam 2.72.0 (2.77.0)" in caught.value.what
+    assert "Beam python3.11_sdk:2.72.0 (python3.11_sdk:2.77.0)" in caught.value.what
     assert caught.value.hint == "Run the workers from the image of this step."
 
 
@@ -118,7 +118,7 @@ def test_worker_of_another_image_is_rejected_with_both_versions(tmp_path: Path) 
     [
         (("--paralelism=2",), r"unknown options \['paralelism'\]"),
         (("--direct_num_workers=many",), "invalid int value: 'many'"),
-        (("--environment_type=DOCKER", "--environment_options=x=1,x=2"), "rejects the options"),
+        (("--environment_type=EXTERNAL",), "is required for environment type EXTERNAL"),
     ],
 )
 def test_option_that_beam_does_not_know_is_rejected_before_the_job(

@@ -3,6 +3,7 @@
 import hmac
 import io
 import pickle
+import re
 import secrets
 import tempfile
 import warnings
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from trainwright import storage
-from trainwright.engines.tasks import Task, installed_versions, lost
+from trainwright.engines.tasks import Task, installed_versions, lost, require_same_versions
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.experiment import Engine
 
@@ -22,6 +23,10 @@ _DIRECT = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
 _SIGNATURE = 32
 _THREADS, _READ_AHEAD = 16, 64
+_ANSWER_S = 60
+
+_INCOMPATIBLE = r"Submission environment: \S*/beam_(\S+)\. Runtime environment: \S*/beam_(\S+)\."
+"""Beam's own check of a worker, in the message of a job that failed."""
 
 
 def run(
@@ -65,7 +70,11 @@ def _run_pipeline(
             # Reshuffled, so that Beam does not fuse items into one unit of work.
             _ = pipeline | beam.Create(list(enumerate(items))) | beam.Reshuffle() | beam.Map(task)
             state = pipeline.run().wait_until_finish()
+        except NotImplementedError as error:  # such as an option that this runner needs
+            raise _rejected(engine, str(error)) from None
         except Exception as error:
+            if found := re.search(_INCOMPATIBLE, str(error)):
+                require_same_versions({"Beam": found[2]}, {"Beam": found[1]}, "engine.options")
             raise lost(engine.name, error) from error
     if state != "DONE":
         raise lost(engine.name, f"the job ended as {state}")
@@ -86,12 +95,28 @@ def _pipeline(engine: Engine, flags: Sequence[str]) -> Any:
             options = PipelineOptions([f"--runner={engine.name if engine.is_remote else _DIRECT}", *flags])
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+            if unknown and known["job_endpoint"]:
+                unknown -= _options_of_job_service(engine, known["job_endpoint"])
             pipeline = Pipeline(options=options)
     except (ValueError, SystemExit) as error:
         raise _rejected(engine, said.getvalue().strip().rpartition("error: ")[2] or str(error)) from None
     if unknown:
         raise _rejected(engine, f"unknown options {sorted(unknown)}")
     return pipeline
+
+
+def _options_of_job_service(engine: Engine, endpoint: str) -> set[str]:
+    import grpc  # type: ignore[import-untyped, unused-ignore]
+    from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+
+    request: Any = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    try:
+        with grpc.insecure_channel(endpoint) as channel:
+            stub: Any = beam_job_api_pb2_grpc.JobServiceStub(channel)  # type: ignore[no-untyped-call, unused-ignore]
+            found = stub.DescribePipelineOptions(request, timeout=_ANSWER_S, wait_for_ready=True)
+    except grpc.RpcError as error:
+        raise lost(engine.name, error) from error
+    return {option.name for option in found.options}
 
 
 def _rejected(engine: Engine, why: str) -> InputError:

@@ -58,7 +58,8 @@ class Task:
 
 def lost(engine: str, error: object) -> DependencyError:
     """Return the error for an engine that is absent or gave up."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = lines[0] if len(lines) == 1 else f"{lines[0]:.250} … {lines[-1]:.250}"  # of a traceback
     return DependencyError(
         f"{engine} did not finish the work: {text:.500}",
         where="engine.name",

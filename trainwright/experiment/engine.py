@@ -16,9 +16,9 @@ _DIRECT = ("", "DirectRunner", "direct", "FnApiRunner")
 class Engine(Section):
     """Engine that processes the rows; the result is the same with each."""
 
-    name: Name = Field(
+    name: str = Field(
         "local",
-        pattern=r"local|(\w+\.)*\w+Runner",
+        pattern=r"^(local|(\w+\.)*\w+Runner)$",
         description="`local`, or a Beam runner such as `FlinkRunner`.",
     )
     workers: int = Field(2, ge=1, le=1024, description="Processes of `local`.")
