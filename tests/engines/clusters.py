@@ -1,12 +1,18 @@
-"""Beam's own job service and a pool of workers, started as processes of this machine."""
+"""Beam's own job service, and Flink's, with pools of workers: processes of this machine."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tests.materialize.servers import answers, free_port, wait_until
 from trainwright.experiment import Engine
@@ -21,17 +27,13 @@ class BeamCluster:
     """A job service that answers, and the pool that starts a worker process for each of its jobs."""
 
     service: "subprocess.Popen[bytes]"
-    pool: "subprocess.Popen[bytes]"
     options: tuple[str, ...]
+    runner: str = "PortableRunner"
+    pids: tuple[int, ...] = ()
+    """Flink's task managers, or nothing."""
 
     def engine(self, store: Path) -> Engine:
-        return Engine(name="PortableRunner", options=self.options, store=str(store))
-
-    def workers(self) -> list[int]:
-        """List the worker processes of the jobs that run now."""
-        children = Path(f"/proc/{self.pool.pid}/task/{self.pool.pid}/children")
-        threads = children.parent.parent.glob("*/children")
-        return [int(pid) for thread in threads for pid in thread.read_text().split()]
+        return Engine(name=self.runner, options=self.options, store=str(store))
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def beam(folder: Path, python: str = sys.executable) -> Iterator[BeamCluster]:
         f"{service}",
     ]
     work = [python, "-m", "apache_beam.runners.worker.worker_pool_main", "--service_port", f"{pool}"]
-    with process(serve, folder / "service.log") as one, process(work, folder / "pool.log") as other:
+    with process(serve, folder / "service.log") as one, process(work, folder / "pool.log"):
         wait_until(lambda: answers(service), "Beam's job service")
         wait_until(lambda: answers(pool), "Beam's worker pool")
         options = (
@@ -68,4 +70,79 @@ def beam(folder: Path, python: str = sys.executable) -> Iterator[BeamCluster]:
             "--environment_type=EXTERNAL",
             f"--environment_config=127.0.0.1:{pool}",
         )
-        yield BeamCluster(one, other, options)
+        yield BeamCluster(one, options)
+
+
+FLINK = ROOT / ".environments" / "flink"
+"""Flink 1.19 and Beam's job server for it, from Maven: `make test-engines`."""
+
+JAVA = ("java", *(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "net")))
+CONFIG = """
+jobmanager.rpc.address: localhost
+jobmanager.rpc.port: {rpc}
+jobmanager.memory.process.size: 1g
+rest.address: localhost
+rest.port: {rest}
+taskmanager.host: localhost
+taskmanager.numberOfTaskSlots: 1
+taskmanager.cpu.cores: 1.0
+taskmanager.memory.task.heap.size: 256m
+taskmanager.memory.task.off-heap.size: 64m
+taskmanager.memory.managed.size: 128m
+taskmanager.memory.network.min: 64m
+taskmanager.memory.network.max: 64m
+restart-strategy.type: fixed-delay
+restart-strategy.fixed-delay.attempts: 5
+restart-strategy.fixed-delay.delay: 2 s
+heartbeat.timeout: 30000
+"""
+
+
+@contextmanager
+def flink(folder: Path) -> Iterator[BeamCluster]:
+    """Run a job manager, two task managers, Beam's job server and a pool of workers of this Python."""
+    if not (FLINK / ".made").exists() or shutil.which("java") is None:
+        pytest.skip("no Flink: make test-engines, with Maven and Java 17")
+    rpc, rest, jobs, artifacts, pool = (free_port() for _ in range(5))
+    (folder / "config.yaml").write_text(CONFIG.format(rpc=rpc, rest=rest))
+    java = [*JAVA, "-Xmx512m", "-cp", f"{FLINK}/*"]
+    package, settings = "org.apache.flink.runtime", ["--configDir", str(folder)]
+    serve = ["--job-port", f"{jobs}", "--artifact-port", f"{artifacts}", "--expansion-port=0"]
+    serve += [f"--flink-master=localhost:{rest}", f"--artifacts-dir={folder}/artifacts"]
+    work = ["-m", "apache_beam.runners.worker.worker_pool_main", "--service_port", f"{pool}"]
+    with ExitStack() as stack:
+
+        def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
+            return stack.enter_context(process(list(command), folder / f"{name}.log"))
+
+        start("master", *java, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings)
+        wait_until(lambda: answers(rest), "Flink's job manager")
+        runner = f"{package}.taskexecutor.TaskManagerRunner"
+        managers = [start(f"tasks-{n}", *java, runner, *settings) for n in range(2)]
+        service = start("service", *java, "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve)
+        start("pool", sys.executable, *work)
+        for port in (jobs, pool):
+            wait_until(lambda port=port: answers(port), "Beam on Flink")
+        options = (
+            f"--job_endpoint=localhost:{jobs}",
+            f"--artifact_endpoint=localhost:{artifacts}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config=localhost:{pool}",
+            "--parallelism=2",
+        )
+        yield BeamCluster(service, options, "FlinkRunner", tuple(one.pid for one in managers))
+
+
+@contextmanager
+def killing(victim: Callable[[], int], store: Path) -> Iterator[None]:
+    """Kill a process with SIGKILL as soon as five files are in the store."""
+
+    def wait_and_kill() -> None:
+        while len(list(store.rglob("*.*"))) < 5:
+            time.sleep(0.001)
+        os.kill(victim(), signal.SIGKILL)
+
+    thread = threading.Thread(target=wait_and_kill)
+    thread.start()
+    yield
+    thread.join()

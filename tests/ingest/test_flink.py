@@ -1,0 +1,42 @@
+"""Ingest on Flink with two task managers: ``make test-engines``."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines import clusters
+from tests.ingest.taking import data, flights, put, take
+from trainwright.experiment import Engine
+
+
+@pytest.fixture(scope="module")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clusters.BeamCluster]:
+    with clusters.flink(tmp_path_factory.mktemp("flink")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("victim", ["worker", "task manager"])
+def test_kill_in_the_middle_gives_the_snapshot_of_one_process(
+    tmp_path: Path, flink: clusters.BeamCluster, victim: str
+) -> None:
+    source = put(tmp_path / "in.parquet", flights(3000), row_group_size=50)
+
+    def on(engine: Engine, name: str) -> object:
+        config = {"splits": {"all": {"fraction": 1}}, "shard_rows": 50, "store": str(tmp_path / name)}
+        return data(**config, engine=engine.model_dump(exclude_none=True))
+
+    def worker() -> int:
+        found = subprocess.run(
+            ["pgrep", "-f", "sdk_worker import SdkHarness"], capture_output=True, check=True
+        )
+        return int(found.stdout.split()[-1])
+
+    alone = take(source, tmp_path / "alone", on(Engine(workers=1), "one"))
+    killed = worker if victim == "worker" else lambda: flink.pids[0]
+    with clusters.killing(killed, tmp_path / "store"):
+        made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), "store"))
+    assert made.digest == alone.digest
+    assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
+    assert list((tmp_path / "results").iterdir()) == []
