@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -29,8 +28,8 @@ class BeamCluster:
     service: "subprocess.Popen[bytes]"
     options: tuple[str, ...]
     runner: str = "PortableRunner"
-    pids: tuple[int, ...] = ()
-    """Flink's task managers, or nothing."""
+    kill_task_manager: Callable[[], object] = lambda: None
+    """Kill one of Flink's, and start another one, as Kubernetes does."""
 
     def engine(self, store: Path) -> Engine:
         return Engine(name=self.runner, options=self.options, store=str(store))
@@ -119,6 +118,11 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         wait_until(lambda: answers(rest), "Flink's job manager")
         runner = f"{package}.taskexecutor.TaskManagerRunner"
         managers = [start(f"tasks-{n}", *java, runner, *settings) for n in range(2)]
+
+        def kill_task_manager() -> None:
+            managers[0].kill()
+            start("tasks-2", *java, runner, *settings)
+
         service = start("service", *java, "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve)
         start("pool", sys.executable, *work)
         for port in (jobs, pool):
@@ -130,17 +134,17 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
             f"--environment_config=localhost:{pool}",
             "--parallelism=2",
         )
-        yield BeamCluster(service, options, "FlinkRunner", tuple(one.pid for one in managers))
+        yield BeamCluster(service, options, "FlinkRunner", kill_task_manager)
 
 
 @contextmanager
-def killing(victim: Callable[[], int], store: Path) -> Iterator[None]:
-    """Kill a process with SIGKILL as soon as five files are in the store."""
+def killing(kill: Callable[[], object], store: Path) -> Iterator[None]:
+    """Kill a process as soon as five files are in the store."""
 
     def wait_and_kill() -> None:
         while len(list(store.rglob("*.*"))) < 5:
             time.sleep(0.001)
-        os.kill(victim(), signal.SIGKILL)
+        kill()
 
     thread = threading.Thread(target=wait_and_kill)
     thread.start()

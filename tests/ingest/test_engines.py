@@ -61,7 +61,7 @@ def test_service_killed_in_the_middle_is_a_typed_error_and_the_next_run_gives_th
     with clusters.beam(tmp_path) as cluster:
         config = section(tmp_path / "store", cluster.engine(tmp_path / "results"))
         with (
-            clusters.killing(lambda: cluster.service.pid, tmp_path / "store"),
+            clusters.killing(cluster.service.kill, tmp_path / "store"),
             pytest.raises(DependencyError) as caught,
         ):
             take(source, tmp_path / "made", config)

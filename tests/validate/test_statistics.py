@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines import clusters
 from tests.validate.equality import assert_same, of_dataframe, of_lists
 from trainwright.artifacts import Snapshot
 from trainwright.engines.engines import FAN_IN
@@ -324,13 +325,23 @@ def wanted(snapshot: object) -> ScanRequest:
 def test_the_same_bytes_on_one_process_on_several_and_on_beam(snapshot: tuple[Path, object]) -> None:
     folder, manifest = snapshot
     assert len(pieces(folder, manifest, ["train"])) > 2 * FAN_IN  # so that groups of groups are merged, too
-    engines = [Engine(workers=1), Engine(workers=2), Engine(workers=7), Engine(name="DirectRunner")]
+    engines = [Engine(workers=1), Engine(workers=2), Engine(workers=7)]
+    engines.append(Engine(name="DirectRunner", options=clusters.SEVERAL))
     found = [scan(folder, manifest, "train", wanted(manifest), engine) for engine in engines]
     alike = {statistics.SerializeToString(deterministic=True) for statistics, _ in found}
     assert len(alike) == 1
     assert all(counts["x"].tolist() == found[0][1]["x"].tolist() for _, counts in found)
     assert found[0][1]["x"].sum() == 40_000
     assert found[0][0].datasets[0].num_examples == 40_000
+
+
+def test_rows_in_the_folder_of_the_step_are_no_input_for_other_machines(
+    snapshot: tuple[Path, object],
+) -> None:
+    folder, manifest = snapshot
+    with pytest.raises(InputError, match="FlinkRunner works on other machines, which do not reach") as caught:
+        scan(folder, manifest, "train", wanted(manifest), Engine(name="FlinkRunner"))
+    assert caught.value.hint.endswith("in data.store.")
 
 
 def test_beam_takes_its_own_options(snapshot: tuple[Path, object], tmp_path: Path) -> None:
