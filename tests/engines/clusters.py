@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -28,8 +29,15 @@ class BeamCluster:
     service: "subprocess.Popen[bytes]"
     options: tuple[str, ...]
     runner: str = "PortableRunner"
+    pool: "subprocess.Popen[bytes] | None" = None
     kill_task_manager: Callable[[], object] = lambda: None
     """Kill one of Flink's, and start another one, as Kubernetes does."""
+
+    def kill_worker(self) -> None:
+        """Kill the newest process of the pool."""
+        assert self.pool is not None
+        lists = Path(f"/proc/{self.pool.pid}/task").glob("*/children")
+        os.kill(max(int(pid) for children in lists for pid in children.read_text().split()), signal.SIGKILL)
 
     def engine(self, store: Path) -> Engine:
         return Engine(name=self.runner, options=self.options, store=str(store))
@@ -124,7 +132,7 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
             start("tasks-2", *java, runner, *settings)
 
         service = start("service", *java, "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve)
-        start("pool", sys.executable, *work)
+        workers = start("pool", sys.executable, *work)
         for port in (jobs, pool):
             wait_until(lambda port=port: answers(port), "Beam on Flink")
         options = (
@@ -134,7 +142,7 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
             f"--environment_config=localhost:{pool}",
             "--parallelism=2",
         )
-        yield BeamCluster(service, options, "FlinkRunner", kill_task_manager)
+        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager)
 
 
 @contextmanager

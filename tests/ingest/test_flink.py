@@ -1,6 +1,5 @@
 """Ingest on Flink with two task managers: ``make test-engines``."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,15 +26,9 @@ def test_kill_in_the_middle_gives_the_snapshot_of_one_process(
         config = {"splits": {"all": {"fraction": 1}}, "shard_rows": 50, "store": str(tmp_path / name)}
         return data(**config, engine=engine.model_dump(exclude_none=True))
 
-    def worker() -> int:
-        found = subprocess.run(
-            ["pgrep", "-f", "sdk_worker import SdkHarness"], capture_output=True, check=True
-        )
-        return int(found.stdout.split()[-1])
-
     alone = take(source, tmp_path / "alone", on(Engine(workers=1), "one"))
-    killed = worker if victim == "worker" else lambda: flink.pids[0]
-    with clusters.killing(killed, tmp_path / "store"):
+    kill = flink.kill_worker if victim == "worker" else flink.kill_task_manager
+    with clusters.killing(kill, tmp_path / "store"):
         made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), "store"))
     assert made.digest == alone.digest
     assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
