@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines import clusters, pieces_work
 from tests.ingest.taking import data, flights, put, take, whole
-from trainwright.engines import map_pieces
+from trainwright.engine import map_pieces
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Engine
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.engines import clusters
 from tests.validate.equality import assert_same, of_dataframe, of_lists
 from trainwright.artifacts import Snapshot
-from trainwright.engines.engines import FAN_IN
+from trainwright.engine.pieces import FAN_IN
 from trainwright.errors import InputError
 from trainwright.experiment import Engine
 from trainwright.tables import pieces, write_snapshot

@@ -17,7 +17,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import storage
 from trainwright.artifacts import UNASSIGNED, Listing, SourceFile
-from trainwright.engines import map_pieces, require_reachable
+from trainwright.engine import map_pieces, require_reachable
 from trainwright.errors import InputError, TransientError
 from trainwright.experiment import Data
 from trainwright.experiment.data import ROW

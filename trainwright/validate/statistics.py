@@ -17,7 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.artifacts import Snapshot
 from trainwright.drift.comparison import Counts, Cuts
-from trainwright.engines import map_merge, require_reachable
+from trainwright.engine import map_merge, require_reachable
 from trainwright.experiment import Engine
 from trainwright.tables import ROW_GROUP, Piece, pieces, read_piece
 from trainwright.validate.columns import add_counts, listed, no_counts, prepared

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from trainwright.engines.beam import run
+from trainwright.engine.beam import run
 from trainwright.errors import InputError
 from trainwright.experiment import Engine
 from trainwright.tables.workers import Failure, Pool

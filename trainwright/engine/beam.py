@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from trainwright import storage
-from trainwright.engines.tasks import Task, installed_versions, lost, require_same_versions
+from trainwright.engine.tasks import Task, installed_versions, lost, require_same_versions
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.experiment import Engine
 
