@@ -85,23 +85,21 @@ FLINK = ROOT / ".environments" / "flink"
 
 JAVA = ("java", *(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "net")))
 CONFIG = """
-jobmanager.rpc.address: localhost
-jobmanager.rpc.port: {rpc}
-jobmanager.memory.process.size: 1g
-rest.address: localhost
-rest.port: {rest}
-taskmanager.host: localhost
-taskmanager.numberOfTaskSlots: 1
-taskmanager.cpu.cores: 1.0
-taskmanager.memory.task.heap.size: 256m
-taskmanager.memory.task.off-heap.size: 64m
-taskmanager.memory.managed.size: 128m
-taskmanager.memory.network.min: 64m
-taskmanager.memory.network.max: 64m
-restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 5
-restart-strategy.fixed-delay.delay: 2 s
-heartbeat.timeout: 30000
+jobmanager: {{rpc: {{address: localhost, port: {rpc}}}, memory: {{process: {{size: 1g}}}}}}
+rest: {{address: localhost, port: {rest}}}
+taskmanager:
+  host: localhost
+  numberOfTaskSlots: 1
+  cpu: {{cores: 1.0}}
+  memory:
+    framework: {{heap: {{size: 128m}}, off-heap: {{size: 64m}}}}
+    task: {{heap: {{size: 256m}}, off-heap: {{size: 64m}}}}
+    managed: {{size: 128m}}
+    network: {{min: 64m, max: 64m}}
+    jvm-metaspace: {{size: 256m}}
+    jvm-overhead: {{min: 64m, max: 64m}}
+restart-strategy: {{type: fixed-delay, fixed-delay: {{attempts: 5, delay: 2 s}}}}
+heartbeat: {{timeout: 30000}}
 """
 
 
