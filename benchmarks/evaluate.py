@@ -71,8 +71,9 @@ from trainwright.significance import Resampler
 table, resamples = dict(np.load(sys.argv[1])), int(sys.argv[2])
 names, place = np.unique(table["group_a"], return_inverse=True)
 columns = features("binary", table["label"], table["score"][:, None], None, 0.5)
-sampler = Resampler.over(len(place), resamples=resamples, seed=1)
-sums = sampler.add_up(place.ravel(), len(names), list(columns.values()))
+sampler = Resampler((len(place),), resamples=resamples, seed=1)
+unit = sampler.unit_of(np.arange(len(place)))
+sums = sampler.add_up(unit, place.ravel(), len(names), list(columns.values()))
 found = Sums(tuple(columns), sampler.draw(sums))
 ends = {}
 for name, counts in COUNTS.items():

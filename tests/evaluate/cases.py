@@ -123,41 +123,41 @@ def _resampling() -> Iterator[Case]:
 
     def corrected(draw: Draw) -> bool:
         values = draw.gamma(1, 1, 60)
-        return misses(
-            _mean(values, Resampler.over(60, resamples=1_000, seed=int(draw.integers(1 << 30)))), 1.0
-        )
+        return misses(_mean(values, Resampler((60,), resamples=1_000, seed=int(draw.integers(1 << 30)))), 1.0)
 
     yield Case("bootstrap, BCa", "mean of 60 exponentials", held, LEVEL, corrected, SOME)
 
     def stratified(draw: Draw) -> bool:
         stratum = np.repeat([0, 1], [150, 50])
         values = draw.gamma(2, 1, 200) + 5 * stratum
-        sampler = Resampler.over(200, strata=stratum, resamples=1_000, seed=int(draw.integers(1 << 30)))
-        return misses(_mean(values, sampler), 3.25)
+        sampler = Resampler((150, 50), resamples=1_000, seed=int(draw.integers(1 << 30)))
+        unit = np.concatenate([sampler.unit_of(np.arange(150)), sampler.unit_of(np.arange(50), 1)])
+        return misses(_mean(values, sampler, unit), 3.25)
 
     yield Case("bootstrap, stratified, BCa", "mean of 150 + 50 rows 5 apart", held, LEVEL, stratified, SOME)
 
     def clustered(draw: Draw) -> bool:
         customer = np.repeat(np.arange(80), 6)
         values = 2 + draw.normal(0, 1, 80)[customer] + draw.normal(0, 1, 480)
-        sampler = Resampler.over(480, clusters=customer, resamples=1_000, seed=int(draw.integers(1 << 30)))
-        return misses(_mean(values, sampler), 2.0)
+        sampler = Resampler((80,), resamples=1_000, seed=int(draw.integers(1 << 30)))
+        return misses(_mean(values, sampler, customer), 2.0)
 
     truth = "mean of 80 customers of 6 rows"
     yield Case("bootstrap, clusters, BCa", truth, held, LEVEL, clustered, SOME)
 
     def blocks(draw: Draw) -> bool:
         values = draw.gamma(1, 1, 20_000)
-        sampler = Resampler.over(20_000, resamples=400, seed=int(draw.integers(1 << 30)))
+        sampler = Resampler((20_000,), resamples=400, seed=int(draw.integers(1 << 30)))
         return misses(_mean(values, sampler), 1.0)
 
     yield Case("bootstrap, blocks", "mean of 20,000 exponentials", held, LEVEL, blocks, SOME // 2)
 
 
-def _mean(values: Any, sampler: Resampler) -> Estimate:
+def _mean(values: Any, sampler: Resampler, unit: Any = None) -> Estimate:
     """The mean, by the very calls that evaluate makes for a figure of sums."""
     ones, place = np.ones(len(values)), np.zeros(len(values), np.int64)
-    sums = sampler.add_up(place, 1, [values, ones])[:, 0]
+    unit = sampler.unit_of(np.arange(len(values))) if unit is None else unit
+    sums = sampler.add_up(unit, place, 1, [values, ones])[:, 0]
     total, drawn = sums.sum(axis=0), sampler.draw(sums)
     left = total - sums
     value = np.array([total[0] / total[1]])

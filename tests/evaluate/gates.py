@@ -10,6 +10,7 @@ from tests.evaluate.simulated import Draw, labels, predictions, said, scores, to
 from trainwright.evaluate.findings import Ruling
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import Predictions, pair
+from trainwright.evaluate.rows import Rows
 from trainwright.experiment import Evaluation
 
 MORE, DRAWS, FEWER, POWER = 4_800, 800, 300, 100
@@ -21,7 +22,7 @@ Both = tuple[Predictions, Predictions | None]
 
 def ruled(both: Both, section: Evaluation, fitted: Predictions | None = None) -> tuple[Ruling, ...]:
     """What the rules say of predictions."""
-    return measure(pair(*both), section, fitted=fitted).rulings
+    return measure(Rows.of(pair(*both)), section, fitted=fitted and Rows.of(pair(fitted, None))).rulings
 
 
 def asked(**section: Any) -> Evaluation:

@@ -10,12 +10,8 @@ import pytest
 from tests.evaluate.gates import even, grouped
 from tests.evaluate.simulated import predictions as simulated
 from tests.evaluate.test_kinds import examined, predictions
-from trainwright.evaluate.evaluation_data import build_evaluation_data
-from trainwright.evaluate.group_fairness import compare_groups
-from trainwright.evaluate.metrics import Partition, calibration_metric, partition_rows
-from trainwright.evaluate.predictions import Predictions, pair
-from trainwright.evaluate.slices import Grouping
-from trainwright.experiment import Evaluation
+from trainwright.evaluate.findings import Disparity
+from trainwright.evaluate.predictions import Predictions
 from trainwright.significance import Rest, gap_to_whole, wilson
 
 HALF = np.repeat([1, 0], 500)
@@ -147,12 +143,10 @@ def test_positives_of_a_few_customers_are_few_however_many_customers_there_are(
     assert "selection_rate_difference" in measured
 
 
-def parts(one: Predictions, two: Predictions | None, **asked: Any) -> tuple[Partition, Grouping]:
-    data = build_evaluation_data(
-        pair(one, two), Evaluation.check({"resamples": 400, "min_rows": 100} | asked, "test")
-    )
-    names, place = np.unique(one.columns["shop"].to_pylist(), return_inverse=True)
-    return partition_rows(data, place, len(names)), Grouping(("shop",), names.tolist(), place)
+def disparities(one: Predictions, two: Predictions | None, against: str, **asked: Any) -> list[Disparity]:
+    fairness = {"by": ["shop"], "against": against, "limits": {"equalized_odds": 1.0}}
+    enough = {"resamples": 400, "min_rows": 100}
+    return list(examined(one, two, **enough, fairness=fairness, **asked).disparities)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -164,8 +158,7 @@ def test_the_whole_that_groups_are_compared_with_has_the_small_groups_in_it(weig
     heavy = np.full(len(shop), 3.0) if weighted else None
     label = draw.integers(0, 2, len(shop))
     rows = simulated(label, np.where(selected, 0.8, 0.2), columns={"shop": shop}, weight=heavy)
-    partition, grouping = parts(rows, None, min_positives=1, min_negatives=1)
-    found = compare_groups(partition, grouping, "overall")[0].value
+    found = disparities(rows, None, "overall", min_positives=1, min_negatives=1)[0].value
     assert found is not None
     counts = [selected[shop == name].sum() for name in ("a", "b")]
     others = [selected.sum() - count for count in counts]
@@ -185,29 +178,27 @@ def test_a_worsening_from_perfection_is_not_bounded_by_the_draws_of_perfection()
     after = before.copy()
     after[0] = 0.1
     models = [simulated(label, score, columns={"shop": shop}) for score in (after, before)]
-    partition, grouping = parts(*models)
     for against in ("groups", "overall"):
-        found = compare_groups(partition, grouping, against)[2].worsening
+        found = disparities(models[0], models[1], against)[2].worsening
         assert found is not None
         assert found.value <= 1 / 80
         assert found.high > 0.05, against
     many = grouped(even(3, 0.95), 2_400, even(3, 0.95))(np.random.default_rng(0))
-    partition, grouping = parts(*many)
-    found = compare_groups(partition, grouping, "groups")[2].worsening
+    found = disparities(*many, "groups")[2].worsening
     assert found is not None
     assert found.high < 0.06, "with many rows it costs nothing"
 
 
 def test_a_worse_calibration_does_not_pass_because_noise_enlarges_the_better_one() -> None:
     draw = np.random.default_rng(1)
-    asked = Evaluation.check({"resamples": 200, "rules": [{"metric": "brier", "margin": 1}]}, "test")
+    asked: dict[str, Any] = {"resamples": 200, "rules": [{"metric": "brier", "margin": 1}]}
     for _ in range(10):
         chance = draw.uniform(0.15, 0.85, 1000)
         label = (draw.random(1000) < chance).astype(np.int64)
         off = simulated(label, np.where(chance > 0.5, chance + 0.05, chance - 0.05))
-        gain = calibration_metric(build_evaluation_data(pair(off, simulated(label, chance)), asked)).gain
+        gain = examined(off, simulated(label, chance), **asked).overall["calibration_error"].gain
         assert gain is not None
         assert gain.low < -0.05 < gain.high, "it is worse by exactly 0.05"
-        same = calibration_metric(build_evaluation_data(pair(off, off), asked)).gain
+        same = examined(off, off, **asked).overall["calibration_error"].gain
         assert same is not None
         assert (same.low, same.high) == (0, 0)

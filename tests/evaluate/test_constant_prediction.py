@@ -12,6 +12,7 @@ from tests.evaluate.simulated import predictions
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.rows import Rows
 from trainwright.experiment import Evaluation
 
 Draw = np.random.Generator
@@ -19,7 +20,7 @@ DRAWS = 200
 
 
 def judged(rows: Predictions, **section: Any) -> Findings:
-    return measure(PredictionPair(rows), Evaluation.check({"resamples": 200} | section, "test"))
+    return measure(Rows.of(PredictionPair(rows)), Evaluation.check({"resamples": 200} | section, "test"))
 
 
 def binary(draw: Draw, rows: int, *, signal: float, noise: float, shift: float = 0.0) -> Predictions:

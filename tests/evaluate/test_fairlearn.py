@@ -14,6 +14,7 @@ from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.group_fairness import MEASURES
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.rows import Rows
 from trainwright.experiment import Evaluation
 from trainwright.significance import Resampler
 
@@ -68,7 +69,7 @@ def found(table: dict[str, np.ndarray], *, weighted: bool, against: str) -> Find
     )
     fairness = {"by": ["group_a", "group_b"], "against": against, "limits": {"equalized_odds": 0.9}}
     asked = {"fairness": fairness, "min_rows": 1, "min_positives": 1, "min_negatives": 1, "resamples": 200}
-    return measure(PredictionPair(predictions), Evaluation.check(asked, "test"))
+    return measure(Rows.of(PredictionPair(predictions)), Evaluation.check(asked, "test"))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -103,8 +104,9 @@ def test_draws_by_sums_are_fairlearns_draws_of_rows(
     """Ends of intervals differ by what 40 and 2,000 draws leave open, and no more."""
     drawn_there, (names, place) = peer["boot"], np.unique(table["group_a"], return_inverse=True)
     columns = features("binary", table["label"], table["score"][:, None], None, 0.5)
-    sampler = Resampler.over(ROWS, resamples=2000, seed=1)
-    sums = Sums(tuple(columns), sampler.draw(sampler.add_up(place.ravel(), 2, list(columns.values()))))
+    sampler = Resampler((ROWS,), resamples=2000, seed=1)
+    unit = sampler.unit_of(np.arange(ROWS))
+    sums = Sums(tuple(columns), sampler.draw(sampler.add_up(unit, place.ravel(), 2, list(columns.values()))))
     squares = []
     for name, counts in COUNTS.items():
         drawn = ratio(*counts(sums))

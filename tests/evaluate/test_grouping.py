@@ -1,14 +1,34 @@
 """Rows are put into slices by value, by bucket, or by two columns crossed."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from trainwright.errors import InputError
-from trainwright.evaluate.slices import BUCKETS, MISSING, cross, group_rows
+from trainwright.evaluate.groupings import BUCKETS, MISSING, ColumnSummary, Grouping, cross, group_rows
 
 DRAW = np.random.default_rng(0)
 ROWS = 3000
+MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A grouping, made from two halves of a column, and the slice of each row."""
+
+    grouping: Grouping
+    names: list[str]
+    place: np.ndarray
+
+
+def grouped(column: pa.ChunkedArray, name: str, frozen: pa.ChunkedArray | None = None) -> Grouped:
+    halves = [column.slice(0, len(column) // 2), column.slice(len(column) // 2)]
+    summary = ColumnSummary.merged([ColumnSummary.of(half, name, MOST) for half in halves])
+    known = None if frozen is None else ColumnSummary.of(frozen, name, MOST)
+    grouping = group_rows(summary, name, frozen=known)
+    return Grouped(grouping, list(grouping.names), grouping.assign({name: column}))
 
 
 @pytest.mark.parametrize(
@@ -23,7 +43,7 @@ ROWS = 3000
 )
 def test_each_value_is_a_slice(column: pa.Array) -> None:
     values = column.to_pylist()
-    found = group_rows(pa.chunked_array([column]), "x")
+    found = grouped(pa.chunked_array([column]), "x")
     assert list(found.names) == [str(value) for value in sorted(set(values))]
     assert [found.names[place] for place in found.place] == [str(value) for value in values]
 
@@ -31,19 +51,20 @@ def test_each_value_is_a_slice(column: pa.Array) -> None:
 def test_a_crossing_has_a_slice_for_every_pair_that_occurs() -> None:
     sex, race = DRAW.choice(["F", "M"], ROWS), DRAW.choice(["a", "b", "c"], ROWS)
     race[sex == "F"] = np.where(race[sex == "F"] == "c", "a", race[sex == "F"])
-    one, two = (group_rows(pa.chunked_array([column]), name) for column, name in ((sex, "s"), (race, "r")))
-    found = cross(one, two)
+    columns = {"s": pa.chunked_array([sex]), "r": pa.chunked_array([race])}
+    one, two = (grouped(column, name) for name, column in columns.items())
+    rows = np.bincount(one.place * 3 + two.place, minlength=6).reshape(2, 3)
+    found = cross(one.grouping, two.grouping, rows)
+    place = found.assign(columns)
     assert found.columns == ("s", "r")
     assert list(found.names) == ["F, a", "F, b", "M, a", "M, b", "M, c"]
-    assert [found.names[place] for place in found.place] == [
-        f"{s}, {r}" for s, r in zip(sex, race, strict=True)
-    ]
+    assert [found.names[index] for index in place] == [f"{s}, {r}" for s, r in zip(sex, race, strict=True)]
 
 
 def test_buckets_are_bounded_by_frozen_quantiles() -> None:
     frozen, values = np.arange(1000.0), np.arange(500.0, 1500.0)
-    found = group_rows(pa.chunked_array([values]), "x", frozen=pa.chunked_array([frozen]))
-    assert found.buckets
+    found = grouped(pa.chunked_array([values]), "x", frozen=pa.chunked_array([frozen]))
+    assert found.grouping.buckets
     assert list(found.names[5:9]) == ["500 to 600", "600 to 700", "700 to 800", "800 to 900"]
     assert np.bincount(found.place, minlength=10).tolist() == [0] * 5 + [100] * 4 + [600]
 
@@ -51,11 +72,11 @@ def test_buckets_are_bounded_by_frozen_quantiles() -> None:
 @pytest.mark.covers("B64")
 def test_a_column_without_any_value_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="column 'x' has no value in any of 3 rows"):
-        group_rows(pa.chunked_array([pa.nulls(3, pa.string())]), "x")
+        grouped(pa.chunked_array([pa.nulls(3, pa.string())]), "x")
 
 
 def test_a_column_of_many_numbers_is_cut_into_buckets_of_about_as_many_rows() -> None:
-    grouping = group_rows(pa.chunked_array([DRAW.normal(1000, 300, ROWS)]), "distance")
+    grouping = grouped(pa.chunked_array([DRAW.normal(1000, 300, ROWS)]), "distance")
     sizes = np.bincount(grouping.place)
     assert len(grouping.names) == BUCKETS
     assert sizes.min() > ROWS / BUCKETS * 0.9
@@ -64,7 +85,7 @@ def test_a_column_of_many_numbers_is_cut_into_buckets_of_about_as_many_rows() ->
 
 def test_a_bucket_holds_what_its_name_says() -> None:
     values = np.arange(100.0)
-    grouping = group_rows(pa.chunked_array([values]), "x")
+    grouping = grouped(pa.chunked_array([values]), "x")
     for value, place in zip(values, grouping.place, strict=True):
         low, high = (float(end) for end in grouping.names[place].split(" to "))
         assert low <= value <= high
@@ -82,19 +103,19 @@ def test_a_bucket_holds_what_its_name_says() -> None:
     ids=["long", "too large for a float", "close", "close buckets", "large buckets"],
 )
 def test_different_numbers_never_share_a_name_however_close_they_are(values: pa.Array) -> None:
-    names = group_rows(pa.chunked_array([values]), "x").names
+    names = grouped(pa.chunked_array([values]), "x").names
     assert len(names) in {5, BUCKETS}
     assert len(set(names)) == len(names)
 
 
 def test_a_number_is_named_as_it_is_written() -> None:
     column = pa.chunked_array([pa.array([0.1, -2, 7, 1e20], pa.float32())])
-    assert list(group_rows(column, "x").names) == ["-2", "0.1", "7", "1e+20"]
+    assert list(grouped(column, "x").names) == ["-2", "0.1", "7", "1e+20"]
 
 
 def test_numbers_without_end_are_in_the_outer_buckets() -> None:
     values = [float("-inf")] * 30 + [float(index) for index in range(100)] + [float("inf")] * 30
-    names = group_rows(pa.chunked_array([values]), "x").names
+    names = grouped(pa.chunked_array([values]), "x").names
     assert names[0].startswith("-inf to ")
     assert names[-1].endswith("inf")
     assert not any("nan" in name for name in names)
@@ -104,25 +125,25 @@ def test_numbers_without_end_are_in_the_outer_buckets() -> None:
     "column", [pa.array(["a", None, "b"]), pa.array([1, None, 2]), pa.array([1.5, None, float("nan")])]
 )
 def test_rows_without_a_value_are_a_slice_of_their_own(column: pa.Array) -> None:
-    grouping = group_rows(pa.chunked_array([column]), "x")
+    grouping = grouped(pa.chunked_array([column]), "x")
     assert grouping.names[grouping.place[1]] == MISSING
 
 
 def test_truth_values_are_slices() -> None:
-    assert list(group_rows(pa.chunked_array([[True, False]]), "x").names) == ["false", "true"]
+    assert list(grouped(pa.chunked_array([[True, False]]), "x").names) == ["false", "true"]
 
 
 @pytest.mark.covers("B64")
 def test_of_very_many_names_the_rarest_share_one_slice() -> None:
     values = [f"tail {index:03d}" for index in range(120) for _ in range(1 + (index < 60) * 49)]
-    found = group_rows(pa.chunked_array([values]), "x")
+    found = grouped(pa.chunked_array([values]), "x")
     assert len(found.names) == 51
-    assert found.names[-1] == found.pooled == "(70 rarer values)"
+    assert found.names[-1] == found.grouping.pooled == "(70 rarer values)"
     assert np.bincount(found.place).tolist()[:50] == [50] * 50
 
 
 def test_very_long_values_have_short_names_that_still_differ() -> None:
     values = ["x" * 100_000 + end for end in "ab"]
-    names = group_rows(pa.chunked_array([values]), "text").names
+    names = grouped(pa.chunked_array([values]), "text").names
     assert len(set(names)) == 2
     assert max(map(len, names)) == 80 - 10 + 2 + 8

@@ -14,11 +14,12 @@ from trainwright.artifacts import Snapshot
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
-from trainwright.evaluate.metrics import average_precision
-from trainwright.evaluate.plot_data import POINTS, confusion, precision_recall, roc
+from trainwright.evaluate.plot_data import POINTS, precision_recall, roc
 from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.rows import Rows
 from trainwright.evaluate.rules import metric_title
 from trainwright.experiment import Evaluation
+from trainwright.significance import Distribution
 
 Write = Callable[..., Step]
 LABEL = np.array([0, 0, 1, 1])
@@ -41,7 +42,7 @@ def predictions(kind: str, label: np.ndarray, scores: np.ndarray, **more: Any) -
 
 
 def examined(one: Predictions, two: Predictions | None = None, **asked: Any) -> Findings:
-    return measure(PredictionPair(one, two), Evaluation.check({"resamples": 1000} | asked, "test"))
+    return measure(Rows.of(PredictionPair(one, two)), Evaluation.check({"resamples": 1000} | asked, "test"))
 
 
 def test_four_rows_by_hand() -> None:
@@ -61,17 +62,19 @@ def test_four_rows_by_hand() -> None:
 
 def test_a_score_at_the_threshold_is_a_positive_prediction() -> None:
     rows = predictions("binary", LABEL, SCORE[:, None])
-    assert confusion(rows, 0.8) == ((2, 0), (1, 1))
+    assert examined(rows, threshold=0.8).confusion == ((2, 0), (1, 1))
     assert examined(rows, threshold=0.81).overall["precision"].candidate is None
 
 
 def test_curves_have_a_point_for_each_distinct_score_and_ties_are_one_step() -> None:
-    curve = roc(LABEL, SCORE)
+    scores = Distribution.of(SCORE, 10, LABEL, 2)
+    curve = roc(scores)
     assert curve.x.tolist() == [0, 0, 0.5, 0.5, 1]
     assert curve.y.tolist() == [0, 0.5, 0.5, 1, 1]
     assert curve.threshold.tolist() == [1, 0.8, 0.4, 0.35, 0.1]
-    assert roc(np.array([0, 1, 0, 1]), np.full(4, 0.5)).y.tolist() == [0, 1]
-    line = precision_recall(LABEL, SCORE)
+    tied = Distribution.of(np.full(4, 0.5), 10, np.array([0, 1, 0, 1]), 2)
+    assert roc(tied).y.tolist() == [0, 1]
+    line = precision_recall(scores)
     assert line.x.tolist() == [0.5, 0.5, 1, 1]
     assert line.y.tolist() == pytest.approx([1, 0.5, 2 / 3, 0.5])
 
@@ -85,7 +88,7 @@ def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_thinned_curve_keeps_its_ends_and_its_area() -> None:
     label, score = drawn(20_000)
-    curve = roc(label, score).thin(POINTS)
+    curve = roc(Distribution.of(score, 1 << 20, label, 2)).thin(POINTS)
     area = float(np.sum(np.diff(curve.x) * (curve.y[1:] + curve.y[:-1]) / 2))
     assert len(curve.x) <= POINTS
     assert (curve.x[0], curve.y[0], curve.x[-1], curve.y[-1]) == (0, 0, 1, 1)
@@ -99,7 +102,9 @@ def test_average_precision_is_the_mean_precision_where_positives_are_found() -> 
     order = np.argsort(-score)
     hits = np.cumsum(label[order])
     by_hand = np.mean([hits[at] / (at + 1) for at in range(500) if label[order][at]])
-    assert average_precision(label, score, np.ones(500)) == pytest.approx(by_hand)
+    found = examined(predictions("binary", label, score[:, None])).overall["average_precision"].candidate
+    assert found is not None
+    assert found.value == pytest.approx(by_hand)
 
 
 def test_calibration_is_the_mean_distance_over_ten_bins_and_true_chances_are_not_held() -> None:
@@ -291,6 +296,7 @@ def test_overfitting_without_a_metric_takes_the_one_of_the_kind(kind: str, metri
     }[kind]
     rows = predictions(kind, label * 1.0 if kind == "regression" else label, scores)
     section = Evaluation.check({"overfitting": {"at_most": 0.5}, "constant_prediction": "warn"}, "test")
-    found = measure(PredictionPair(rows), section, fitted=rows)
+    source = Rows.of(PredictionPair(rows))
+    found = measure(source, section, fitted=source)
     assert [entry.name for entry in found.rulings] == [f"{metric_title(metric)} overfitting"]
     assert found.decision == "PASS"

@@ -23,6 +23,7 @@ from trainwright.significance import (
     smallest_ratio,
     wilson,
 )
+from trainwright.significance.resampling import shuffled
 
 
 def test_a_paired_difference_is_the_example_of_newcombe_1998() -> None:
@@ -80,8 +81,8 @@ def test_rows_that_stand_five_times_tell_no_more_when_they_are_clusters() -> Non
 def test_draws_of_sums_are_draws_of_rows() -> None:
     random = np.random.default_rng(0)
     values, place = random.normal(3, 2, 500), random.integers(0, 3, 500)
-    sampler = Resampler.over(500, resamples=4000, seed=1)
-    drawn = sampler.draw(sampler.add_up(place, 3, [np.ones(500), values]))
+    sampler = Resampler((500,), resamples=4000, seed=1)
+    drawn = sampler.draw(sampler.add_up(np.arange(500), place, 3, [np.ones(500), values]))
     assert drawn[..., 0].sum(axis=1) == pytest.approx(np.full(4000, 500.0))
     means = drawn[..., 1] / drawn[..., 0]
     for part in range(3):
@@ -91,20 +92,33 @@ def test_draws_of_sums_are_draws_of_rows() -> None:
 
 def test_blocks_of_many_rows_have_the_spread_of_the_rows() -> None:
     values = np.random.default_rng(0).exponential(2, 100_000)
-    sampler = Resampler.over(100_000, resamples=2000, seed=1)
+    sampler = Resampler((100_000,), resamples=2000, seed=1)
     assert sampler.units == 4096
-    drawn = sampler.draw(sampler.add_up(np.zeros(100_000, np.int64), 1, [values]))[:, 0, 0] / 100_000
+    unit = sampler.unit_of(np.arange(100_000))
+    assert set(np.bincount(unit).tolist()) == {24, 25}
+    drawn = sampler.draw(sampler.add_up(unit, np.zeros_like(unit), 1, [values]))[:, 0, 0] / 100_000
     assert drawn.std() == pytest.approx(values.std() / np.sqrt(100_000), rel=0.06)
+
+
+@pytest.mark.parametrize("size", [4097, 10_000, 65_536])
+def test_rows_are_put_in_a_random_order_in_which_each_has_its_own_place(size: int) -> None:
+    found = shuffled(np.arange(size), size, seed=3)
+    assert np.array_equal(np.sort(found), np.arange(size))
+    assert found[100:120].tolist() == shuffled(np.arange(100, 120), size, seed=3).tolist()
+    neighbours = np.abs(np.diff(found)) / size
+    assert neighbours.mean() == pytest.approx(1 / 3, abs=0.02)
+    assert abs(np.corrcoef(np.arange(size), found)[0, 1]) < 0.05
 
 
 def test_strata_keep_their_rows_and_clusters_stay_whole() -> None:
     label = np.array([0] * 90 + [1] * 10)
-    sampler = Resampler.over(100, strata=label, resamples=300, seed=0)
-    drawn = sampler.draw(sampler.add_up(np.zeros(100, np.int64), 1, [label.astype(np.float64)]))
+    sampler = Resampler((90, 10), resamples=300, seed=0)
+    unit = np.concatenate([sampler.unit_of(np.arange(90)), sampler.unit_of(np.arange(10), 1)])
+    drawn = sampler.draw(sampler.add_up(unit, np.zeros(100, np.int64), 1, [label.astype(np.float64)]))
     assert set(drawn.ravel().tolist()) == {10.0}
     clusters = np.repeat(np.arange(25), 4)
-    sampler = Resampler.over(100, clusters=clusters, resamples=300, seed=0)
-    drawn = sampler.draw(sampler.add_up(clusters, 25, [np.ones(100)]))[..., 0]
+    sampler = Resampler((25,), resamples=300, seed=0)
+    drawn = sampler.draw(sampler.add_up(clusters, clusters, 25, [np.ones(100)]))[..., 0]
     assert set((drawn % 4).ravel().tolist()) == {0.0}
 
 
@@ -112,7 +126,7 @@ def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
     values = np.random.default_rng(0).random(200)
     place = np.zeros(200, np.int64)
     found = [
-        (sampler := Resampler.over(200, resamples=200, seed=seed)).draw(sampler.add_up(place, 1, [values]))
+        (sampler := Resampler((200,), 200, seed)).draw(sampler.add_up(np.arange(200), place, 1, [values]))
         for seed in (3, 3, 4)
     ]
     assert found[0].tobytes() == found[1].tobytes() != found[2].tobytes()
@@ -122,8 +136,8 @@ def test_bca_covers_the_mean_of_a_skewed_sample_more_often_than_percentiles() ->
     random, covered = np.random.default_rng(0), np.zeros(2)
     for seed in range(300):
         values = random.lognormal(0, 1, 25)
-        sampler = Resampler.over(25, resamples=600, seed=seed)
-        sums = sampler.add_up(np.zeros(25, np.int64), 1, [values])
+        sampler = Resampler((25,), resamples=600, seed=seed)
+        sums = sampler.add_up(np.arange(25), np.zeros(25, np.int64), 1, [values])
         total = sums.sum(axis=0)[:, 0]
         for index, left in enumerate((None, (total - sums[..., 0]) / 24)):
             low, high = intervals(total / 25, sampler.draw(sums)[..., 0] / 25, left)

@@ -9,14 +9,8 @@ from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.page import draw_report
-from trainwright.evaluate.predictions import (
-    PredictionPair,
-    pair,
-    read_predictions,
-    require_held_out,
-    require_varied,
-    suspicious_columns,
-)
+from trainwright.evaluate.predictions import require_held_out, roles_of, suspicious_columns
+from trainwright.evaluate.rows import Rows, read_rows
 from trainwright.evaluate.summary import summarize, write_model_card_inputs
 from trainwright.experiment import Evaluation
 from trainwright.report.page import MAX_BYTES, write_page
@@ -71,17 +65,18 @@ def evaluate_predictions(
     snapshot = Snapshot.open(predictions, version)
     require_held_out(predictions, evaluation)
     baseline = baseline or BaselinePredictions()
-    pairs = _read(predictions, snapshot, evaluation, baseline)
+    source = _read(predictions, snapshot, evaluation, baseline)
     over, fitted = evaluation.overfitting, None
     if over and snapshot.splits.get(over.split):
         columns = [evaluation.cluster] if evaluation.cluster else []
-        fitted = read_predictions(predictions, snapshot, over.split, columns)
+        fitted = read_rows(predictions, snapshot, over.split, columns)
     warnings: tuple[str, ...] = ()
-    if pairs.candidate.kind == "binary":
-        known = {*snapshot.roles.values(), "score", pairs.candidate.label_name}
+    roles = roles_of(snapshot)
+    if roles.kind == "binary":
+        known = {*snapshot.roles.values(), "score", roles.label}
         warnings = suspicious_columns(predictions, snapshot, evaluation.split, sorted(known))
     findings = measure(
-        pairs, evaluation, fitted=fitted, baseline_version=baseline.registered, warnings=warnings
+        source, evaluation, fitted=fitted, baseline_version=baseline.registered, warnings=warnings
     )
     document = build_verdict(findings, snapshot, baseline.registered)
     write_page(draw_report(findings, document), report, most_bytes)
@@ -105,19 +100,13 @@ def evaluate_predictions(
     return findings
 
 
-def _read(
-    folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: BaselinePredictions
-) -> PredictionPair:
-    candidate = read_predictions(folder, snapshot, evaluation.split, evaluation.columns)
-    require_varied(candidate)
+def _read(folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: BaselinePredictions) -> Rows:
     if not baseline.version:
-        return pair(candidate, None)
+        return read_rows(folder, snapshot, evaluation.split, evaluation.columns)
     if baseline.folder is None:
         raise InputError("a baseline has a version, and no folder", where="baseline")
     other = Snapshot.open(baseline.folder, baseline.version)
-    present = {column.name for column in other.columns}
-    shared = [name for name in evaluation.columns if name in present]
-    return pair(candidate, read_predictions(baseline.folder, other, evaluation.split, shared, "baseline"))
+    return read_rows(folder, snapshot, evaluation.split, evaluation.columns, (baseline.folder, other))
 
 
 def build_verdict(findings: Findings, snapshot: Snapshot, registered: str = "") -> Verdict:

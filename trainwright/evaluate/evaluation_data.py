@@ -1,26 +1,32 @@
 """Features that sum over rows, and the metrics as formulas of those sums."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import Floats, Integers, Kind
-from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.groupings import ColumnSummary
+from trainwright.evaluate.predictions import BASELINE, PredictionPair, Predictions
+from trainwright.evaluate.rows import KeySample, Partial, Rows, require_unique
 from trainwright.experiment import Evaluation
-from trainwright.significance import Resampler
+from trainwright.significance import Distribution, Resampler
+from trainwright.tables import fingerprints
+from trainwright.tables.fingerprint import mixed
+
+_LABELS = "Judge a split whose labels are known, and that has both outcomes."
 
 _CERTAIN = 1e-15
 """Scores are kept this far away from 0 and 1 where their logarithm is taken."""
 
 SERVED_THRESHOLD = 0.5
 """Threshold of a model that carries none, as it is served."""
-
-BASELINE = "baseline"
 
 _HIGHEST = 700.0
 """The largest loss whose perplexity is a number."""
@@ -167,9 +173,17 @@ def formulas(kind: Kind, classes: Sequence[str], *, bounds: bool) -> dict[str, F
 
 
 def features(
-    kind: Kind, label: NDArray[np.int64] | Floats, scores: Floats, bounds: Floats | None, threshold: float
+    kind: Kind,
+    label: NDArray[np.int64] | Floats,
+    scores: Floats,
+    bounds: Floats | None,
+    threshold: float,
+    center: float = 0.0,
 ) -> dict[str, Floats]:
-    """Return what is added up, row by row; each of shape (rows,), not yet weighted."""
+    """Return what is added up, row by row; each of shape (rows,), not yet weighted.
+
+    ``center`` is the mean of the label of a regression, so that sums of its squares keep their digits.
+    """
     if kind == "binary":
         return _binary_features(label, scores[:, 0], threshold)
     if kind == "multiclass":
@@ -177,12 +191,13 @@ def features(
     if kind == "language_model":
         return {"rows": np.ones(len(scores)), "loss": scores[:, 0]}
     error = scores[:, 0] - label
+    centered = np.asarray(label - center, np.float64)
     found = {
         "rows": np.ones(len(label)),
         "distance": np.abs(error),
         "square": error**2,
-        "label": label - label.mean(),
-        "label_square": (label - label.mean()) ** 2,
+        "label": centered,
+        "label_square": centered**2,
     }
     if bounds is None:
         return found
@@ -220,36 +235,64 @@ def _multiclass_features(label: NDArray[np.int64], scores: Floats) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class ModelFeatures:
-    """One model's features by name, weighted, each of shape (rows,); the threshold is 0.5 for other kinds."""
+class EvaluatedModel:
+    """One model: its predictions without any row, and its threshold, which is 0.5 for other kinds."""
 
     predictions: Predictions
     threshold: float
-    columns: dict[str, Floats]
+
+
+EXACT = 1 << 20
+"""Of at most so many rows every distinct score is a step of its own."""
+
+STEPS = 1 << 16
+"""Steps of equally many rows that the scores of more rows are put into, if more are distinct."""
+
+_CELLS = 1 << 19
+"""Steps of all slices of a grouping together, of more rows."""
 
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Both models on the same rows.
+    """Both models on the same rows, as far as one pass over them tells.
 
-    ``clusters`` has the cluster of each row, from 0 on, shape (rows,); None where each counts alone.
+    Attributes:
+        source: The rows.
+        survey: Merged results of :func:`take_survey`.
     """
 
     evaluation: Evaluation
-    candidate: ModelFeatures
-    baseline: ModelFeatures | None
-    clusters: Integers | None
-    sampler: Resampler
+    candidate: EvaluatedModel
+    baseline: EvaluatedModel | None
+    source: Rows
+    survey: Partial
 
     @property
-    def sides(self) -> tuple[ModelFeatures, ...]:
+    def sides(self) -> tuple[EvaluatedModel, ...]:
         """The candidate, and the baseline where there is one."""
         return (self.candidate, self.baseline) if self.baseline else (self.candidate,)
 
     @property
+    def kind(self) -> Kind:
+        """What was predicted."""
+        return self.candidate.predictions.kind
+
+    @cached_property
+    def _before(self) -> Integers:
+        """Rows of each class before each piece, and at last in all, shape (pieces + 1, classes)."""
+        counts = np.asarray(self.survey["counts"].values, np.int64)
+        return np.concatenate([np.zeros_like(counts[:1]), np.cumsum(counts, axis=0)])
+
+    @property
+    def counts(self) -> Integers:
+        """Rows by class, or all, shape (classes,)."""
+        found: Integers = self._before[-1]
+        return found
+
+    @property
     def rows(self) -> int:
         """Rows that are judged."""
-        return self.candidate.predictions.rows
+        return int(self.counts.sum())
 
     @property
     def classes(self) -> int:
@@ -257,26 +300,39 @@ class EvaluationData:
         return len(self.candidate.predictions.class_names)
 
     @property
+    def clustered(self) -> bool:
+        """True if rows were drawn in clusters."""
+        return self.evaluation.cluster is not None
+
+    @property
     def units(self) -> int:
         """Rows, or clusters where rows were drawn in them."""
-        return self.rows if self.clusters is None else int(self.clusters.max()) + 1
+        return len(self.survey["clusters"].values) if self.clustered else self.rows
+
+    @property
+    def weighted(self) -> bool:
+        """True if rows have weights."""
+        return self.candidate.predictions.weight is not None
 
     @property
     def exact(self) -> bool:
         """True if rows have neither weights nor clusters, so that intervals of counts are valid."""
-        return self.clusters is None and self.candidate.predictions.weight is None
+        return not self.clustered and not self.weighted
+
+    @cached_property
+    def sampler(self) -> Resampler:
+        """Draws of rows or clusters."""
+        return Resampler((self.units,), self.evaluation.resamples, self.evaluation.seed)
 
     @property
     def skewed(self) -> bool:
         """True if bootstrap intervals are BCa: each row or cluster is a unit of its own."""
         return self.sampler.units == self.units
 
-    @cached_property
+    @property
     def same(self) -> bool:
         """True if both models have the same scores: their gain is exactly 0."""
-        if self.baseline is None:
-            return False
-        return bool(np.array_equal(self.candidate.predictions.scores, self.baseline.predictions.scores))
+        return self.baseline is not None and not self.survey["different"].any()
 
     @cached_property
     def formulas(self) -> dict[str, Formula]:
@@ -284,32 +340,90 @@ class EvaluationData:
         predictions = self.candidate.predictions
         return formulas(predictions.kind, predictions.class_names, bounds=predictions.bounds is not None)
 
+    def scores(self, side: int, column: int = 0, parts: int = 1) -> Distribution:
+        """Return the distribution of a score, whose values are the steps by which rows are ranked."""
+        found: Distribution = self.survey[f"scores/{side}/{column}"]
+        return found if self.rows <= EXACT else found.thin(min(STEPS, _CELLS // parts))
 
-def build_evaluation_data(pairs: PredictionPair, evaluation: Evaluation) -> EvaluationData:
-    """Turn predictions into features, and draw their rows or clusters."""
-    predictions = pairs.candidate
-    clusters = _clusters(predictions, evaluation.cluster) if evaluation.cluster else None
-    sampler = Resampler.over(
-        predictions.rows, clusters=clusters, resamples=evaluation.resamples, seed=evaluation.seed
+    @property
+    def center(self) -> float:
+        """Mean of the label."""
+        return float(self.survey["label"][0] / self.rows)
+
+    def features(self, pair: PredictionPair) -> list[dict[str, Floats]]:
+        """Return the features of each model by name, weighted; each of shape (rows,)."""
+        found = []
+        for model, rows in zip(self.sides, sides(pair), strict=True):
+            plain = features(rows.kind, rows.label, rows.scores, rows.bounds, model.threshold, self.center)
+            if rows.constant_loss is not None:
+                plain["constant_loss"] = rows.constant_loss
+            if rows.weight is not None:
+                plain = {name: column * rows.weight for name, column in plain.items()}
+            found.append(plain)
+        return found
+
+    @property
+    def feature_names(self) -> list[tuple[str, ...]]:
+        """Names of the features of each model."""
+        none = PredictionPair(
+            self.candidate.predictions, self.baseline.predictions if self.baseline else None
+        )
+        return [tuple(found) for found in self.features(none)]
+
+    def index(self, rows: Predictions, place: int, of_class: int | None = None) -> Integers:
+        """Return the places of the rows of a piece among all rows; those of a class among its rows."""
+        before = self._before[place]
+        if of_class is None:
+            return int(before.sum()) + np.arange(rows.rows)
+        return int(before[of_class]) + np.arange(int(np.sum(rows.label == of_class)))
+
+    def clusters(self, rows: Predictions) -> Integers:
+        """Return the cluster of each row, from 0 on in the order of all rows."""
+        column = rows.columns[self.evaluation.cluster or ""]
+        codes = pc.index_in(column, value_set=self.survey["clusters"].values).combine_chunks()
+        found: Integers = codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
+
+    def unit(self, rows: Predictions, place: int) -> Integers:
+        """Return the unit of each row that is drawn, shape (rows,)."""
+        return self.sampler.unit_of(self.clusters(rows) if self.clustered else self.index(rows, place))
+
+
+def sides(pair: PredictionPair) -> tuple[Predictions, ...]:
+    """Return the rows of the candidate, and those of the baseline where there is one."""
+    return (pair.candidate, pair.baseline) if pair.baseline else (pair.candidate,)
+
+
+def build_evaluation_data(source: Rows, evaluation: Evaluation) -> EvaluationData:
+    """Survey the rows, and check that they may be judged.
+
+    Raises:
+        InputError: No row has a label, all have the same class or the same scores, a key occurs twice, all
+            weights are 0, or clusters are unknown or all one.
+    """
+    head = source.read(source.pieces[0])
+    models = [
+        EvaluatedModel(_without_rows(rows), _threshold(rows, evaluation, name))
+        for rows, name in zip(sides(head), ("predictions", BASELINE), strict=False)
+    ]
+    most = EXACT if source.total <= EXACT else STEPS
+    found = source.add_up(take_survey, (evaluation, most))
+    data = EvaluationData(evaluation, models[0], models[1] if len(models) > 1 else None, source, found)
+    _require_judgeable(data)
+    return data
+
+
+def _without_rows(rows: Predictions) -> Predictions:
+    return replace(
+        rows,
+        label=rows.label[:0],
+        scores=rows.scores[:0],
+        weight=None if rows.weight is None else rows.weight[:0],
+        bounds=None if rows.bounds is None else rows.bounds[:0],
+        key=None,
+        columns={},
+        constant_loss=None if rows.constant_loss is None else rows.constant_loss[:0],
     )
-    return EvaluationData(
-        evaluation=evaluation,
-        candidate=model_features(predictions, evaluation, "predictions"),
-        baseline=model_features(pairs.baseline, evaluation, BASELINE) if pairs.baseline else None,
-        clusters=clusters,
-        sampler=sampler,
-    )
-
-
-def model_features(predictions: Predictions, evaluation: Evaluation, where: str) -> ModelFeatures:
-    """Return a model's features at its threshold."""
-    threshold = _threshold(predictions, evaluation, where)
-    plain = features(predictions.kind, predictions.label, predictions.scores, predictions.bounds, threshold)
-    if predictions.constant_loss is not None:
-        plain["constant_loss"] = predictions.constant_loss
-    if predictions.weight is not None:
-        plain = {name: column * predictions.weight for name, column in plain.items()}
-    return ModelFeatures(predictions, threshold, plain)
 
 
 def _threshold(predictions: Predictions, evaluation: Evaluation, where: str) -> float:
@@ -328,17 +442,127 @@ def _threshold(predictions: Predictions, evaluation: Evaluation, where: str) -> 
     return predictions.threshold
 
 
-def _clusters(predictions: Predictions, name: str) -> Integers:
-    column = predictions.columns[name]
-    if column.null_count:
+@dataclass(frozen=True)
+class Values:
+    """Values of Arrow, or of pieces, in their order."""
+
+    values: Any
+
+    @classmethod
+    def merged(cls, parts: Sequence["Values"]) -> "Values":
+        """Return the values of all parts, in their order."""
+        if isinstance(parts[0].values, list):
+            return cls([value for part in parts for value in part.values])
+        return cls(pa.chunked_array([part.values for part in parts]).unique())
+
+
+def take_survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -> Partial:
+    """Return what the rest depends on: counts, distributions of scores, values of columns, keys."""
+    evaluation, most = request
+    rows, classes = pair.candidate, len(pair.candidate.class_names)
+    counts = np.bincount(rows.label, minlength=classes) if classes else np.array([rows.rows])
+    found: Partial = {
+        "counts": Values([counts.tolist()]),
+        "left out": np.array([rows.unlabelled, pair.unmatched]),
+        "label": np.array([rows.label.sum()]),
+        "weight": np.array([rows.rows if rows.weight is None else rows.weight.sum()]),
+        "keys": KeySample.of(rows),
+        "lines": _lines(rows),
+    }
+    if pair.baseline:
+        found["different"] = np.array([np.sum(rows.scores != pair.baseline.scores)])
+    for side, model in enumerate(sides(pair)):
+        for column in range(model.scores.shape[1]):
+            truth = is_class(rows, column).astype(np.int64) if classes else None
+            distribution = Distribution.of(model.scores[:, column], most, truth, 2 if classes else 1)
+            found[f"scores/{side}/{column}"] = distribution
+        if model.kind == "multiclass":
+            found[f"claims/{side}"] = Distribution.of(claims(model)[1], most)
+        if model.kind == "regression":
+            found[f"errors/{side}"] = Distribution.of(model.scores[:, 0] - rows.label, most)
+        for name in grouped_columns(evaluation):
+            if name in model.columns:
+                found[f"column/{side}/{name}"] = ColumnSummary.of(model.columns[name], name, most)
+    if evaluation.cluster:
+        column = rows.columns[evaluation.cluster]
+        found["clusters"] = Values(column.combine_chunks().unique().drop_null())
+        found["no cluster"] = np.array([column.null_count])
+    return found
+
+
+def groupings_of(evaluation: Evaluation) -> list[tuple[str, ...]]:
+    """Return the columns, and pairs of columns, whose groups are measured."""
+    fair = evaluation.fairness.groupings if evaluation.fairness else ()
+    return list(dict.fromkeys([*evaluation.groupings, *fair]))
+
+
+def grouped_columns(evaluation: Evaluation) -> list[str]:
+    """Return the columns of all groupings."""
+    return list(dict.fromkeys(name for names in groupings_of(evaluation) for name in names))
+
+
+def is_class(rows: Predictions, column: int) -> NDArray[np.bool_]:
+    """Return True for the rows of the class whose probability is in a column of the scores."""
+    found: NDArray[np.bool_] = rows.label == (1 if rows.kind == "binary" else column)
+    return found
+
+
+def claims(rows: Predictions) -> tuple[Floats, Floats]:
+    """Return whether what is claimed is so, and how sure the model is of it; both of shape (rows,)."""
+    if rows.scores.shape[1] == 1:
+        return rows.label.astype(np.float64), rows.scores[:, 0]
+    chosen = rows.scores.argmax(axis=1)
+    return (chosen == rows.label).astype(np.float64), rows.scores[np.arange(rows.rows), chosen]
+
+
+_SEEDS = 4
+
+
+def _lines(rows: Predictions) -> NDArray[np.uint64]:
+    """Return sums of the fingerprints of keys and labels, whatever the order of the rows.
+
+    Bellare and Micciancio, EUROCRYPT 1997: sums of hashes are a hash of what is added up in any order.
+    """
+    label, sums = pa.array(rows.label), []
+    for seed in range(_SEEDS):
+        line = fingerprints(label, seed)
+        if rows.key is not None:
+            line = mixed(line + fingerprints(rows.key, seed + _SEEDS))
+        sums.append(line.sum(dtype=np.uint64))
+    return np.array(sums, np.uint64)
+
+
+def _require_judgeable(data: EvaluationData) -> None:
+    found, rows, where = data.survey, data.candidate.predictions, data.source.where
+    name = rows.label_name or "the predictions"
+    if not data.rows:
         raise InputError(
-            f"{column.null_count:,} of {predictions.rows:,} rows have no value in {name!r}",
-            where="evaluation.cluster",
-            hint="Rows that were drawn together need a name for it.",
+            f"none of the {data.source.total:,} rows has a label in {name!r}", where=where, hint=_LABELS
         )
-    codes: Integers = (
-        pc.dictionary_encode(column.combine_chunks()).indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    if int(codes.max()) < 1:
-        raise InputError(f"all rows have the same value in {name!r}", where="evaluation.cluster")
-    return codes
+    if len(single := np.flatnonzero(data.counts)) == 1 and data.classes:
+        raise InputError(
+            f"all {data.rows:,} rows have label {single[0]} in {name!r}: nothing can be ranked",
+            where=where,
+            hint=_LABELS,
+        )
+    require_unique(found.pop("keys"), data.rows, rows.snapshot.roles.get("key", ""), where)
+    if not found["weight"][0] > 0:
+        raise InputError(f"all weights in {rows.snapshot.roles.get('weight')!r} are 0", where=where)
+    columns = [found[f"scores/0/{column}"].values for column in range(rows.scores.shape[1])]
+    if data.rows > 1 and all(len(values) == 1 for values in columns):
+        raise InputError(
+            f"all {data.rows:,} rows have the same scores {[float(values[0]) for values in columns]}: "
+            "nothing can be ranked",
+            where="predictions",
+            hint="The training did not learn, or every input was the same: look at the train step's report.",
+        )
+    if data.clustered:
+        cluster = data.evaluation.cluster
+        if missing := int(found["no cluster"][0]):
+            raise InputError(
+                f"{missing:,} of {data.rows:,} rows have no value in {cluster!r}",
+                where="evaluation.cluster",
+                hint="Rows that were drawn together need a name for it.",
+            )
+        if data.units < 2:  # noqa: PLR2004
+            raise InputError(f"all rows have the same value in {cluster!r}", where="evaluation.cluster")

@@ -6,8 +6,9 @@ import numpy as np
 
 from trainwright.evaluate.evaluation_data import Sums, ratio
 from trainwright.evaluate.findings import Disparity, Floats, Integers
-from trainwright.evaluate.metrics import ModelSums, Partition
-from trainwright.evaluate.slices import MIN_UNITS, Grouping, count_units
+from trainwright.evaluate.groupings import Grouping
+from trainwright.evaluate.partition import ModelSums, Partition
+from trainwright.evaluate.slices import MIN_UNITS
 from trainwright.significance import (
     Estimate,
     Rest,
@@ -283,13 +284,10 @@ def compare_groups(
 
 def _count(partition: Partition, label: int | None) -> Integers:
     """Return the rows of a class, or all, by group; 0 where they are of too few clusters."""
-    data = partition.data
-    every = np.arange(data.rows)
-    rows = every if label is None else np.flatnonzero(data.candidate.predictions.label == label)
-    count = np.bincount(partition.place[rows], minlength=partition.parts).astype(np.int64)
-    if data.clusters is None:
-        return count
-    return np.where(count_units(data, partition.place, partition.parts, rows) < MIN_UNITS, 0, count)
+    count = partition.rows if label is None else partition.counts[:, label]
+    if not partition.data.clustered:
+        return count.copy()
+    return np.where(partition.units(label) < MIN_UNITS, 0, count)
 
 
 def _disparity(

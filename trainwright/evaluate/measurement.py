@@ -1,12 +1,17 @@
 """Measure predictions overall and by slice, and apply the rules."""
 
 import hashlib
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainwright.evaluate.evaluation_data import SERVED_THRESHOLD, EvaluationData, build_evaluation_data
+from trainwright.evaluate.evaluation_data import (
+    SERVED_THRESHOLD,
+    EvaluationData,
+    build_evaluation_data,
+    grouped_columns,
+    groupings_of,
+)
 from trainwright.evaluate.findings import (
     ComparedBaseline,
     ComparedMetric,
@@ -17,24 +22,28 @@ from trainwright.evaluate.findings import (
     Slicing,
 )
 from trainwright.evaluate.group_fairness import OPPORTUNITY, compare_groups
+from trainwright.evaluate.groupings import Grouping, cross, group_rows
 from trainwright.evaluate.metrics import (
-    Partition,
     better_of,
     compare_with_constant,
     global_metrics,
     metrics_by_part,
-    partition_rows,
+    take_global_sums,
 )
-from trainwright.evaluate.plot_data import confusion, plot_data
-from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.partition import (
+    WHOLE,
+    Partition,
+    RankRequest,
+    build_partition,
+    rank_parts,
+    take_products,
+    take_sums,
+)
+from trainwright.evaluate.plot_data import confusion, plot_data, take_plot_sums
+from trainwright.evaluate.predictions import PredictionPair
+from trainwright.evaluate.rows import Partial, Rows
 from trainwright.evaluate.rules import apply_rules, constant_warning, require_defined
-from trainwright.evaluate.slices import (
-    Grouping,
-    cross,
-    group_rows,
-    slice_too_small,
-    units_by_class,
-)
+from trainwright.evaluate.slices import slice_too_small
 from trainwright.experiment import Evaluation
 from trainwright.experiment.evaluation import LOWER
 from trainwright.significance import Estimate, independent_difference
@@ -46,51 +55,49 @@ Columns = tuple[str, ...]
 
 
 def measure(
-    pairs: PredictionPair,
+    source: Rows,
     evaluation: Evaluation,
     *,
-    fitted: Predictions | None = None,
+    fitted: Rows | None = None,
     baseline_version: str = "",
     warnings: tuple[str, ...] = (),
 ) -> Findings:
     """Measure predictions overall and slice by slice, and apply every rule.
 
     Args:
-        pairs: The evaluated rows.
+        source: The evaluated rows.
         evaluation: The section ``evaluation``.
         fitted: Predictions on the split that the model was fitted on; None where it was not scored.
         baseline_version: Number of the version in production; empty for none.
         warnings: What a person should look at.
 
     Raises:
-        InputError: A rule is not for this kind of label, or a column cannot be cut into slices.
+        InputError: The rows cannot be judged, a rule is not for this kind of label, or a column cannot be
+            cut into slices.
     """
-    candidate = pairs.candidate
-    evaluation = require_defined(evaluation, candidate.kind, candidate.class_names)
+    head = source.read(source.pieces[0]).candidate
+    evaluation = require_defined(evaluation, head.kind, head.class_names)
     fairness = evaluation.fairness
-    data = build_evaluation_data(pairs, evaluation)
+    data = build_evaluation_data(source, evaluation)
     groupings = _groupings(data)
-    parts = {
-        columns: partition_rows(data, found.place, len(found.names)) for columns, found in groupings.items()
-    }
-    cuts = {columns: _cut(data, groupings[columns], parts[columns]) for columns in groupings}
-    whole = _all_rows(data)
-    overall = _overall(whole)
+    parts, sums = _partitions(data, groupings)
+    cuts = {columns: _cut(groupings[columns], parts[columns]) for columns in groupings}
+    whole, baseline = parts[WHOLE], data.baseline
+    overall = _overall(whole, sums)
     fitted_sample, known = _on_fitted(fitted, evaluation)
-    baseline = data.baseline
     findings = Findings(
         evaluation=evaluation,
-        kind=candidate.kind,
-        sample=replace(_sample(pairs, data), digest=digest_rows(candidate)),
-        baseline=_baseline(pairs, baseline_version),
+        kind=data.kind,
+        sample=replace(_sample(whole), digest=digest_rows(data)),
+        baseline=_baseline(data, baseline_version),
         unscored="" if baseline else baseline_version,
-        threshold=data.candidate.threshold if candidate.kind == "binary" else None,
+        threshold=data.candidate.threshold if data.kind == "binary" else None,
         overall=overall,
         constant=compare_with_constant(whole),
-        confusion=confusion(candidate, data.candidate.threshold),
-        baseline_confusion=confusion(baseline.predictions, baseline.threshold) if baseline else (),
-        curves=plot_data(candidate),
-        baseline_curves=plot_data(baseline.predictions) if baseline else None,
+        confusion=confusion(sums, 0),
+        baseline_confusion=confusion(sums, 1),
+        curves=plot_data(data, 0, sums),
+        baseline_curves=plot_data(data, 1, sums) if baseline else None,
         cuts=tuple(cut for columns, cut in cuts.items() if columns in evaluation.groupings),
         groups=tuple(cuts[columns] for columns in fairness.groupings) if fairness else (),
         disparities=_disparities(data, groupings, parts),
@@ -107,10 +114,44 @@ def measure(
     )
 
 
+Parts = dict[Columns, Partition]
+
+
+@dataclass(frozen=True)
+class _SumRequest:
+    data: EvaluationData
+    groupings: dict[Columns, Grouping]
+
+
+def _partitions(data: EvaluationData, groupings: dict[Columns, Grouping]) -> tuple[Parts, Partial]:
+    """Add up the rows in two passes, of sums and then of products of placements.
+
+    Return the parts of every grouping, all rows among them, and the sums.
+    """
+    source = data.source
+    sums = source.add_up(_take_sums, _SumRequest(data, groupings))
+    rankings = rank_parts(data, groupings, sums)
+    products = source.add_up(take_products, RankRequest(data, groupings, rankings)) if rankings else {}
+    both: dict[Columns, Grouping | None] = {WHOLE: None, **groupings}
+    return {
+        columns: build_partition(data, columns, grouping, sums, rankings, products)
+        for columns, grouping in both.items()
+    }, sums
+
+
+def _take_sums(pair: PredictionPair, place: int, request: _SumRequest) -> Partial:
+    data = request.data
+    return {
+        **take_sums(pair, place, data, request.groupings),
+        **take_global_sums(pair, place, data),
+        **take_plot_sums(pair, place, data),
+    }
+
+
 def _threshold_warning(data: EvaluationData) -> tuple[str, ...]:
     """Warn where the threshold is each model's own, and that of production is only the default."""
     baseline = data.baseline
-    own = data.evaluation.threshold == "model" and data.candidate.predictions.kind == "binary"
+    own = data.evaluation.threshold == "model" and data.kind == "binary"
     if not own or baseline is None or baseline.predictions.threshold is not None:
         return ()
     return (
@@ -120,36 +161,39 @@ def _threshold_warning(data: EvaluationData) -> tuple[str, ...]:
 
 
 def _groupings(data: EvaluationData) -> dict[Columns, Grouping]:
-    evaluation = data.evaluation
-    most, single = evaluation.max_slices, {}
-    columns = data.candidate.predictions.columns
-    frozen = data.baseline.predictions.columns if data.baseline else {}
-    fair = evaluation.fairness.groupings if evaluation.fairness else ()
-    configured = list(dict.fromkeys([*evaluation.groupings, *fair]))
-    for name in dict.fromkeys(name for names in configured for name in names):
-        single[name] = group_rows(columns[name], name, most=most, frozen=frozen.get(name))
+    most, configured, found = data.evaluation.max_slices, groupings_of(data.evaluation), data.survey
+    single = {
+        name: group_rows(found[f"column/0/{name}"], name, most=most, frozen=found.get(f"column/1/{name}"))
+        for name in grouped_columns(data.evaluation)
+    }
+    crossed = {names: (single[names[0]], single[names[1]]) for names in configured if len(names) > 1}
+    met = data.source.add_up(_take_crossed, crossed) if crossed else {}
     return {
-        names: single[names[0]] if len(names) == 1 else cross(single[names[0]], single[names[1]], most=most)
+        names: cross(*crossed[names], met[str(names)], most=most) if names in crossed else single[names[0]]
         for names in configured
     }
 
 
-def _counts(data: EvaluationData, rows: Any) -> tuple[int, ...]:
-    if not data.classes:
-        return ()
-    label = data.candidate.predictions.label[rows]
-    return tuple(int(count) for count in np.bincount(label, minlength=data.classes))
+def _take_crossed(pair: PredictionPair, _: int, crossed: dict[Columns, tuple[Grouping, Grouping]]) -> Partial:
+    """Count rows by both slices of each pair of columns."""
+    found = {}
+    for names, both in crossed.items():
+        sizes = [len(grouping.names) for grouping in both]
+        one, two = (grouping.assign(pair.candidate.columns) for grouping in both)
+        found[str(names)] = np.bincount(one * sizes[1] + two, minlength=sizes[0] * sizes[1]).reshape(sizes)
+    return found
 
 
-def _cut(data: EvaluationData, grouping: Grouping, partition: Partition) -> Slicing:
+def _cut(grouping: Grouping, parts: Partition) -> Slicing:
+    data = parts.data
     judged_by = {rule.metric for rule in data.evaluation.all_rules if rule.scope == "slice"}
-    found = metrics_by_part(partition, of_classes=any("/" in name for name in judged_by))
+    found = metrics_by_part(parts, of_classes=any("/" in name for name in judged_by))
     slices = []
-    for index, rows in enumerate(partition.members()):
-        counts = _counts(data, rows)
-        if len(rows):
-            reason = slice_too_small(data, grouping, index, rows, counts)
-            slices.append(Slice(grouping.names[index], len(rows), counts, found[index], reason))
+    for index, rows in enumerate(parts.rows.tolist()):
+        if rows:
+            counts = tuple(parts.counts[index].tolist()) if data.classes else ()
+            reason = slice_too_small(parts, grouping, index)
+            slices.append(Slice(grouping.names[index], rows, counts, found[index], reason))
     edges_from = ("baseline" if data.baseline else "these rows") if grouping.buckets else ""
     return Slicing(grouping.columns, tuple(slices), edges_from)
 
@@ -159,7 +203,7 @@ def _disparities(
 ) -> tuple[Disparity, ...]:
     """Return the disparities between groups; of two classes only, because they are measures of these."""
     fairness = data.evaluation.fairness
-    if fairness is None or data.candidate.predictions.kind != "binary":
+    if fairness is None or data.kind != "binary":
         return ()
     found: list[Disparity] = []
     for columns in fairness.groupings:
@@ -167,57 +211,52 @@ def _disparities(
     return tuple(found)
 
 
-def _on_fitted(
-    fitted: Predictions | None, evaluation: Evaluation
-) -> tuple[Sample | None, dict[str, Estimate]]:
+def _on_fitted(fitted: Rows | None, evaluation: Evaluation) -> tuple[Sample | None, dict[str, Estimate]]:
     """Return the rows that the model was fitted on, and its metrics there; nothing where it scored none."""
     if fitted is None:
         return None, {}
-    pairs = PredictionPair(fitted)
-    data = build_evaluation_data(pairs, evaluation)
-    found = _overall(_all_rows(data))
-    return _sample(pairs, data), {name: entry.candidate for name, entry in found.items() if entry.candidate}
+    ungrouped = evaluation.model_copy(update={"slices": (), "crosses": (), "fairness": None})
+    data = build_evaluation_data(fitted, ungrouped)
+    parts, sums = _partitions(data, {})
+    found = _overall(parts[WHOLE], sums)
+    known = {name: entry.candidate for name, entry in found.items() if entry.candidate}
+    return _sample(parts[WHOLE]), known
 
 
-def _all_rows(data: EvaluationData) -> Partition:
-    return partition_rows(data, np.zeros(data.rows, np.int64), 1)
-
-
-def _overall(whole: Partition) -> dict[str, ComparedMetric]:
-    found = metrics_by_part(whole, of_classes=True)[0] | global_metrics(whole.data)
+def _overall(whole: Partition, sums: Partial) -> dict[str, ComparedMetric]:
+    found = metrics_by_part(whole, of_classes=True)[0] | global_metrics(whole, sums)
     first = {name: found[name] for name in _FIRST if name in found}
     return first | found
 
 
-def _sample(pairs: PredictionPair, data: EvaluationData) -> Sample:
-    predictions = pairs.candidate
+def _sample(whole: Partition) -> Sample:
+    data = whole.data
+    predictions, classes = data.candidate.predictions, range(data.classes)
+    unlabelled, unmatched = data.survey["left out"].tolist()
     return Sample(
         split=data.evaluation.split,
-        rows=predictions.rows,
+        rows=data.rows,
         label_name=predictions.label_name,
         classes=tuple(f"{predictions.label_name} = {name}" for name in predictions.class_names),
         class_names=predictions.class_names,
-        counts=_counts(data, slice(None)),
-        unlabelled=predictions.unlabelled,
-        unmatched=pairs.unmatched,
-        weighted=predictions.weight is not None and predictions.kind != "language_model",
-        clusters=0 if data.clusters is None else data.units,
-        counts_in_clusters=units_by_class(data),
+        counts=tuple(data.counts.tolist()) if data.classes else (),
+        unlabelled=unlabelled,
+        unmatched=unmatched,
+        weighted=data.weighted and data.kind != "language_model",
+        clusters=data.units if data.clustered else 0,
+        counts_in_clusters=tuple(int(whole.units(k)[0]) for k in classes) if data.clustered else (),
     )
 
 
-def digest_rows(predictions: Predictions) -> str:
-    """Return the SHA-256 of keys and labels, whatever the order of the rows; without keys of labels."""
-    label = [repr(value) for value in predictions.label.tolist()]
-    keys = [""] * len(label) if predictions.key is None else [str(key) for key in predictions.key.to_pylist()]
-    lines = sorted(f"{key}\t{value}\n" for key, value in zip(keys, label, strict=True))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+def digest_rows(data: EvaluationData) -> str:
+    """Return a digest of keys and labels, whatever the order of the rows; without keys of labels."""
+    return hashlib.sha256(data.survey["lines"].astype("<u8").tobytes()).hexdigest()
 
 
-def _baseline(pairs: PredictionPair, version: str) -> ComparedBaseline | None:
-    if pairs.baseline is None:
+def _baseline(data: EvaluationData, version: str) -> ComparedBaseline | None:
+    if data.baseline is None:
         return None
-    snapshot = pairs.baseline.snapshot
+    snapshot = data.baseline.predictions.snapshot
     return ComparedBaseline(version, snapshot.digest, snapshot.parents.get("model", ""))
 
 

@@ -1,10 +1,9 @@
 """Metrics with confidence intervals, for each part of a partition of the rows and over all rows."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri  # type: ignore[import-untyped]
 
 from trainwright.evaluate.evaluation_data import (
@@ -13,24 +12,27 @@ from trainwright.evaluate.evaluation_data import (
     MODEL_LOSS,
     EvaluationData,
     Formula,
-    ModelFeatures,
     Sums,
+    claims,
     ratio,
+    sides,
     trials,
 )
-from trainwright.evaluate.findings import ComparedMetric, ConstantComparison, Floats, Integers
+from trainwright.evaluate.findings import ComparedMetric, ConstantComparison, Floats
+from trainwright.evaluate.partition import AGREEMENTS, ModelSums, Partition
+from trainwright.evaluate.predictions import PredictionPair
+from trainwright.evaluate.rows import Partial
 from trainwright.experiment.evaluation import HIGHER, LOWER, METRICS, find_metric
 from trainwright.significance import (
+    Distribution,
     Estimate,
     Placements,
     Resampler,
     apart,
-    delong,
-    delong_difference,
+    effective_count,
     intervals,
     mcnemar,
     paired_difference,
-    placements,
     wilson,
 )
 
@@ -62,67 +64,13 @@ def widen_gain(gain: Estimate | None, better: Estimate | None, worse: Estimate |
     return apart(gain, better, worse)
 
 
-@dataclass(frozen=True)
-class ModelSums:
-    """The sums of one model by part: in the data, in every draw, and with one unit left out in turn.
-
-    ``left_out`` is None where blocks of rows are drawn; ``units`` is the number of rows, or clusters.
-    """
-
-    total: Sums
-    drawn: Sums
-    left_out: Sums | None
-    units: int
-
-    def effective(self, total: Floats, drawn: Floats) -> Floats:
-        """Return as how many units alike a sum of weights counts, shape (parts,).
-
-        Where rows have weights, or come in clusters, the sum of few of them varies from draw to draw as much
-        as that of so many alike (Kish, Survey Sampling, 1965, section 11.7). ``total`` is the sum in the
-        data, ``drawn`` in every draw, shape (draws, parts).
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            varied = np.var(drawn, axis=0) / total**2
-        found: Floats = np.maximum(1 / (np.where(total > 0, varied, 1.0) + 1 / self.units), 1.0)
-        return found
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Rows put into parts: the part of each row, and the sums of each model; ``rows`` has shape (parts,)."""
-
-    data: EvaluationData
-    place: Integers
-    parts: int
-    tallies: tuple[ModelSums, ...]
-    rows: Integers
-
-    def members(self) -> list[Integers]:
-        """Return the rows of each part."""
-        order = np.argsort(self.place, kind="stable")
-        return np.split(order, np.cumsum(self.rows)[:-1])
-
-
-def partition_rows(data: EvaluationData, place: Integers, parts: int) -> Partition:
-    """Add up every feature of every part, in the data and in each draw."""
-    tallies = []
-    for entry in data.sides:
-        names = tuple(entry.columns)
-        sums = data.sampler.add_up(place, parts, list(entry.columns.values()))
-        total = sums.sum(axis=0)
-        left_out = Sums(names, total, sums) if data.skewed else None
-        drawn = Sums(names, data.sampler.draw(sums))
-        tallies.append(ModelSums(Sums(names, total), drawn, left_out, data.units))
-    return Partition(data, place, parts, tuple(tallies), np.bincount(place, minlength=parts))
-
-
 def metrics_by_part(partition: Partition, *, of_classes: bool = False) -> list[dict[str, ComparedMetric]]:
     """Return the metrics of each part by name; those of single classes too if ``of_classes``."""
     data = partition.data
     found: list[dict[str, ComparedMetric]] = [{} for _ in range(partition.parts)]
-    if data.candidate.predictions.kind == "binary":
-        for index, rows in enumerate(partition.members()):
-            found[index]["auc"] = _part_auc(data, rows)
+    if data.kind == "binary":
+        for index in range(partition.parts):
+            found[index]["auc"] = _part_auc(partition, index)
     exact = _exact(partition) if data.exact and data.classes else {}
     for name, formula in data.formulas.items():
         if "/" in name and not of_classes:
@@ -138,7 +86,7 @@ def compare_with_constant(whole: Partition) -> ConstantComparison:
     The constant is chosen anew in every draw, so that the interval of the gain allows for its choice.
     """
     data, tally = whole.data, whole.tallies[0]
-    kind = data.candidate.predictions.kind
+    kind = data.kind
     metric = {"regression": "rmse", "language_model": "loss"}.get(kind, "log_loss")
     model = float(MODEL_LOSS[kind](tally.total)[0])
     if kind == "language_model" and "constant_loss" not in tally.total.names:
@@ -223,8 +171,8 @@ def _shares(
 def _exact(partition: Partition) -> dict[str, dict[int, ComparedMetric]]:
     """Return the proportions of every part: Wilson's intervals, and Newcombe's of paired differences."""
     data, confidence = partition.data, partition.data.evaluation.confidence
-    agreed = _agreements(partition) if data.baseline else {}
-    binary = data.candidate.predictions.kind == "binary"
+    agreed = {} if partition.agreed is None else dict(zip(AGREEMENTS, partition.agreed, strict=False))
+    binary = data.kind == "binary"
     found: dict[str, dict[int, ComparedMetric]] = {}
     for name in COUNTS if binary else ("accuracy", "micro_f1"):
         counts = COUNTS[name] if binary else _right_of_all
@@ -238,8 +186,9 @@ def _exact(partition: Partition) -> dict[str, dict[int, ComparedMetric]]:
             each = [wilson(hit, trial, confidence) for hit, trial in zip(hits, rows, strict=True)]
             other = each[1] if len(each) > 1 else None
             metric = ComparedMetric(name, better_of(name), each[0], other, method="Wilson")
-            if name in agreed:
-                metric = _paired(metric, float(agreed[name][index]), hits, rows[0], confidence)
+            both = agreed.get("accuracy" if name == "micro_f1" else name)
+            if both is not None:
+                metric = _paired(metric, float(both[index]), hits, rows[0], confidence)
             found[name][index] = metric
     return found
 
@@ -261,56 +210,19 @@ def _paired(
     return replace(metric, gain=gain, method="Wilson; gain Newcombe, McNemar mid-p", p_value=p_value)
 
 
-def _agreements(partition: Partition) -> dict[str, Floats]:
-    """Return in how many rows both models succeed, by metric; each of shape (parts,)."""
-    ours, theirs = partition.data.sides
-
-    def count(both: Floats) -> Floats:
-        return np.bincount(partition.place, weights=both, minlength=partition.parts).astype(np.float64)
-
-    right = count(_correct(ours) * _correct(theirs))
-    if "selected" not in ours.columns:
-        return {"accuracy": right, "micro_f1": right}
-    label, selected = ours.columns["positives"], ours.columns["selected"] * theirs.columns["selected"]
-    return {
-        "accuracy": right,
-        "recall": count(selected * label),
-        "false_positive_rate": count(selected * (1 - label)),
-        "selection_rate": count(selected),
-    }
+def _part_auc(partition: Partition, part: int) -> ComparedMetric:
+    counts, data = partition.counts[part], partition.data
+    if np.isnan(partition.rankings[0][0].area[part]):
+        return ComparedMetric("auc", HIGHER, None)
+    method = "DeLong" if data.exact else "DeLong, of clusters" if data.clustered else "DeLong, weighted"
+    method += _off_by(partition.rank_error(part))
+    found = _of_placements(data, "auc", partition.placements(part), method)
+    return replace(found, gain=None) if data.exact and min(counts) < 2 else found  # noqa: PLR2004
 
 
-def _correct(entry: ModelFeatures) -> Floats:
-    columns = entry.columns
-    if "selected" in columns:
-        right: Floats = (columns["selected"] == columns["positives"]).astype(np.float64)
-        return right
-    hits = [column for name, column in columns.items() if name.startswith("hits/")]
-    return np.asarray(np.sum(hits, axis=0), np.float64)
-
-
-def _part_auc(data: EvaluationData, rows: NDArray[np.int64]) -> ComparedMetric:
-    confidence = data.evaluation.confidence
-    label = data.candidate.predictions.label[rows]
-    scores = [entry.predictions.scores[rows, 0] for entry in data.sides]
-    counts = int(label.sum()), int(len(label) - label.sum())
-    none = ComparedMetric("auc", HIGHER, None)
-    if not min(counts):
-        return none
-    if data.exact:
-        each = [delong(label, score, confidence) for score in scores]
-        paired = len(scores) > 1 and min(counts) > 1
-        gain = delong_difference(label, scores[0], scores[1], confidence) if paired else None
-        return ComparedMetric("auc", HIGHER, each[0], each[1] if len(each) > 1 else None, gain, "DeLong")
-    weight, clusters = data.candidate.predictions.weight, None
-    heavy = None if weight is None else weight[rows]
-    if heavy is not None and not (heavy[label == 1].sum() > 0 and heavy[label == 0].sum() > 0):
-        return none
-    if data.clusters is not None:
-        _, clusters = np.unique(data.clusters[rows], return_inverse=True)
-    found = placements(label, scores, weight=heavy, clusters=clusters)
-    method = "DeLong, weighted" if clusters is None else "DeLong, of clusters"
-    return _of_placements(data, "auc", found, method)
+def _off_by(error: float) -> str:
+    """Say by how much a metric may be off because scores share a step."""
+    return f" (off by at most {math.ceil(error * 1e6) / 1e6:.6f}, as scores share steps)" if error else ""
 
 
 def _of_placements(data: EvaluationData, name: str, found: Placements, method: str) -> ComparedMetric:
@@ -332,55 +244,74 @@ _STEPS = 512
 """Most thresholds at which a drawn average precision is taken."""
 
 
-def global_metrics(data: EvaluationData) -> dict[str, ComparedMetric]:
-    """Return what only all rows together tell, by metric; empty for kinds that have nothing such."""
-    kind = data.candidate.predictions.kind
-    if kind == "binary":
+def global_metrics(whole: Partition, sums: Partial) -> dict[str, ComparedMetric]:
+    """Return what only all rows together tell, by metric; empty for kinds that have nothing such.
+
+    ``sums`` are the merged results of :func:`take_global_sums`.
+    """
+    data = whole.data
+    if data.kind == "binary":
         return {
-            "average_precision": average_precision_metric(data),
-            "calibration_error": calibration_metric(data),
+            "average_precision": average_precision_metric(whole, sums),
+            "calibration_error": calibration_metric(data, sums),
         }
-    if kind == "multiclass":
-        return class_aucs(data) | {"calibration_error": calibration_metric(data)}
+    if data.kind == "multiclass":
+        return class_aucs(whole) | {"calibration_error": calibration_metric(data, sums)}
     return {}
 
 
-def class_aucs(data: EvaluationData) -> dict[str, ComparedMetric]:
+def take_global_sums(pair: PredictionPair, place: int, data: EvaluationData) -> Partial:
+    """Return the sums of some rows by bin of calibration and by threshold, for each unit that is drawn."""
+    rows, found = pair.candidate, Partial()
+    if data.kind not in ("binary", "multiclass"):
+        return found
+    heavy = np.ones(rows.rows) if rows.weight is None else rows.weight
+    unit = data.unit(rows, place)
+    of_label = unit
+    if data.kind == "binary" and not data.clustered:
+        of_label = np.empty(rows.rows, np.int64)
+        for label in (0, 1):
+            index = data.index(rows, place, label)
+            of_label[rows.label == label] = precision_sampler(data).unit_of(index, label)
+    for side, model in enumerate(sides(pair)):
+        truth, score = claims(model)
+        cuts = calibration_cuts(claimed(data, side))
+        bins = np.searchsorted(cuts, score, side="right").astype(np.int64)
+        values = [heavy, heavy * truth, heavy * score]
+        found[f"calibration/{side}"] = data.sampler.add_up(unit, bins, len(cuts) + 1, values)
+        if data.kind == "binary":
+            ends = precision_steps(data.scores(side))
+            step = np.searchsorted(-ends, -score, side="left")
+            found[f"precision/{side}"] = precision_sampler(data).add_up(
+                of_label, step, len(ends), [heavy, heavy * rows.label]
+            )
+    return found
+
+
+def claimed(data: EvaluationData, side: int) -> Distribution:
+    """Return the distribution of how sure a model is of what it claims."""
+    return data.scores(side) if data.kind == "binary" else data.survey[f"claims/{side}"]
+
+
+def precision_sampler(data: EvaluationData) -> Resampler:
+    """Return draws within each label, or of clusters."""
+    if data.clustered:
+        return data.sampler
+    return Resampler(tuple(data.counts.tolist()), data.evaluation.resamples, data.evaluation.seed)
+
+
+def class_aucs(whole: Partition) -> dict[str, ComparedMetric]:
     """Return the area of every class against the rest, and their mean; a class without rows has none."""
-    label, weight = data.candidate.predictions.label, data.candidate.predictions.weight
-    found: dict[str, Placements] = {}
+    data, found = whole.data, {}
     for k, of_class in enumerate(data.candidate.predictions.class_names):
-        truth = (label == k).astype(np.int64)
-        heavy = truth if weight is None else truth * weight
-        if 0 < heavy.sum() < (len(truth) if weight is None else weight.sum()):
-            scores = [entry.predictions.scores[:, k] for entry in data.sides]
-            found[of_class] = placements(truth, scores, weight=weight, clusters=data.clusters)
-    each = list(found.values())
-    if not each:  # one class has all the weight
+        if not np.isnan(whole.rankings[k][0].area[0]):
+            method = f"DeLong{_off_by(whole.rank_error(0, k))}"
+            found[f"auc/{of_class}"] = _of_placements(data, f"auc/{of_class}", whole.placements(0, k), method)
+    if not found:  # one class has all the weight
         return {"macro_auc": ComparedMetric("macro_auc", HIGHER, None)}
-    mean = Placements(
-        area=np.mean([entry.area for entry in each], axis=0),
-        influence=np.mean([entry.influence for entry in each], axis=0),
-        pairs=min(entry.pairs for entry in each),
-        same=all(entry.same for entry in each),
-    )
-    named = {"macro_auc": mean} | {f"auc/{of_class}": entry for of_class, entry in found.items()}
-    methods = {"macro_auc": "DeLong, mean of classes"}
-    return {
-        name: _of_placements(data, name, entry, methods.get(name, "DeLong")) for name, entry in named.items()
-    }
-
-
-def average_precision(label: Integers, score: Floats, weight: Floats) -> float:
-    """Return the mean of the precision over the positives found one by one, ties at once.
-
-    The sum over thresholds of the step in recall times the precision there: an area under the curve without
-    interpolation, which would be too high (Davis and Goadrich, ICML 2006). All arrays have shape (rows,).
-    """
-    step = np.unique(-score, return_inverse=True)[1].ravel()
-    found = np.bincount(step, weights=weight)
-    hits = np.bincount(step, weights=weight * label)
-    return float(_average_precision(np.stack([found, hits], axis=-1)))
+    error = max(whole.rank_error(0, k) for k in range(data.classes))
+    method = f"DeLong, mean of classes{_off_by(error)}"
+    return {"macro_auc": _of_placements(data, "macro_auc", whole.placements(0, None), method), **found}
 
 
 def _average_precision(sums: Floats) -> Floats:
@@ -391,42 +322,56 @@ def _average_precision(sums: Floats) -> Floats:
     return ratio(total, hits[..., -1])
 
 
-def average_precision_metric(data: EvaluationData) -> ComparedMetric:
+def average_precision_metric(whole: Partition, sums: Partial) -> ComparedMetric:
     """Return the average precision, drawn again within each label: rows of a label stay as many.
 
     Beyond 512 distinct scores the draws are taken at 512 thresholds of as many rows, and moved by what that
     changes in the data themselves.
     """
-    predictions = data.candidate.predictions
-    label, weight = predictions.label, predictions.weight
-    heavy = np.ones(len(label)) if weight is None else weight
-    sampler = data.sampler
-    if data.clusters is None:
-        resamples, seed = data.evaluation.resamples, data.evaluation.seed
-        sampler = Resampler.over(len(label), strata=label, resamples=resamples, seed=seed)
-    values, draws = [], []
-    for entry in data.sides:
-        score = entry.predictions.scores[:, 0]
-        step = _steps(score, _STEPS)
-        sums = sampler.add_up(step, int(step.max()) + 1, [heavy, heavy * label])
-        value = float(snap_to_bounds(np.array([average_precision(label, score, heavy)]))[0])
-        drawn = _average_precision(sampler.draw(sums)) + value - _average_precision(sums.sum(axis=0))
-        draws.append(snap_to_bounds(drawn))
+    data = whole.data
+    values, draws, off = [], [], 0.0
+    for side, ranking in enumerate(whole.rankings[0]):
+        added = sums[f"precision/{side}"]
+        steps = ranking.by_step()[::-1]
+        value = float(snap_to_bounds(np.array([_average_precision(steps)]))[0])
+        drawn = _average_precision(precision_sampler(data).draw(added))
+        draws.append(snap_to_bounds(drawn + value - _average_precision(added.sum(axis=0))))
         values.append(value)
-    found = heavy * label
-    if data.clusters is not None:
-        found = np.bincount(data.clusters, weights=found)
-    squares = float(np.sum(found**2))
-    alike = float(found.sum() ** 2) / squares if squares else 1.0  # positives of one weight: Kish, 1965
-    return _from_draws(data, "average_precision", HIGHER, values, draws, alike)
+        if not data.scores(side).exact:
+            off = max(off, precision_error(steps))
+    found = _from_draws(data, "average_precision", HIGHER, values, draws, _alike_positives(whole))
+    return replace(found, method=found.method + _off_by(off))
 
 
-def _steps(score: Floats, most: int) -> Integers:
-    """Put rows into at most so many steps of about as many rows, the highest scores first; ties together."""
-    distinct = np.unique(-score)
-    if len(distinct) > most:
-        distinct = np.unique(np.quantile(-score, np.linspace(0, 1, most + 1)[1:], method="higher"))
-    return np.searchsorted(distinct, -score, side="left").astype(np.int64)
+def _alike_positives(whole: Partition) -> float:
+    """Return as how many positives of one weight they count: Kish, 1965."""
+    total, squares = whole.weights[:, 0, 1]
+    if whole.members is not None:
+        positive = whole.members.ids // whole.data.units == 1
+        squares = np.sum(whole.members.values[positive, 0] ** 2)
+    return effective_count(float(total), float(squares))
+
+
+def precision_error(sums: Floats) -> float:
+    """Return by how much the average precision may be off because scores share a step.
+
+    It is most where the positives of every step come first, and least where they come last; ``sums`` are as
+    for the average precision itself.
+    """
+    rows, hits = sums[:, 0], sums[:, 1]
+    before, hits_before = np.cumsum(rows) - rows, np.cumsum(hits) - hits
+    most = np.nan_to_num(ratio(hits_before + hits, before + hits))
+    least = np.nan_to_num(ratio(hits_before, before + rows - hits))
+    value, share = _average_precision(sums), hits / hits.sum()
+    return float(max(np.sum(share * most) - value, value - np.sum(share * least)))
+
+
+def precision_steps(scores: Distribution) -> Floats:
+    """Return the thresholds of at most 512 steps of about as many rows, the highest first."""
+    if len(scores.values) <= _STEPS:
+        return scores.values[::-1].astype(np.float64)
+    at = np.ceil((scores.rows - 1) * np.linspace(0, 1, _STEPS + 1)[1:]).astype(np.int64)
+    return np.unique(scores.ordered(scores.rows - 1 - at))[::-1].astype(np.float64)
 
 
 def _from_draws(
@@ -451,7 +396,7 @@ def _from_draws(
     return ComparedMetric(name, better, each[0], each[1] if len(each) > 1 else None, gain, "bootstrap")
 
 
-def calibration_metric(data: EvaluationData) -> ComparedMetric:
+def calibration_metric(data: EvaluationData, added: Partial) -> ComparedMetric:
     """Return the expected calibration error: the mean distance of scores from observed frequencies.
 
     Naeini, Cooper and Hauskrecht, AAAI 2015, over bins of equally many rows; of several classes, of the
@@ -460,14 +405,9 @@ def calibration_metric(data: EvaluationData) -> ComparedMetric:
     enlarges a small error more than a large one, so draws alone bring the two models closer than they are.
     """
     confidence = data.evaluation.confidence
-    weight = data.candidate.predictions.weight
     each, values, draws = [], [], []
-    for entry in data.sides:
-        truth, score = _claims(entry.predictions.label, entry.predictions.scores)
-        heavy = np.ones(len(score)) if weight is None else weight
-        place = calibration_bins(score)
-        parts = int(place.max()) + 1
-        sums = data.sampler.add_up(place, parts, [heavy, heavy * truth, heavy * score])
+    for side in range(len(data.sides)):
+        sums = added[f"calibration/{side}"]
         drawn = data.sampler.draw(sums)
         total, spread = sums.sum(axis=0), None
         total, kept = total[total[:, 0] > 0], drawn[:, total[:, 0] > 0]  # rows of a bin may have no weight
@@ -480,27 +420,17 @@ def calibration_metric(data: EvaluationData) -> ComparedMetric:
         draws.append(ratio(distance, np.sum(drawn[..., 0], axis=-1)))
     gain, method = None, "normal, of every bin at once"
     if len(each) > 1:
-        rows = len(data.candidate.predictions.label)
-        gain = _from_draws(data, "calibration_error", LOWER, values, draws, rows).gain
+        gain = _from_draws(data, "calibration_error", LOWER, values, draws, data.rows).gain
         gain = gain if gain is None or data.same else apart(gain, each[1], each[0])
         method = f"{method}; gain of both"
     other = each[1] if len(each) > 1 else None
     return ComparedMetric("calibration_error", LOWER, each[0], other, gain, method)
 
 
-def _claims(label: NDArray[np.int64], scores: Floats) -> tuple[Floats, Floats]:
-    """Return whether what is claimed is so, and how sure the model is of it; both of shape (rows,)."""
-    if scores.shape[1] == 1:
-        return label.astype(np.float64), scores[:, 0]
-    chosen = scores.argmax(axis=1)
-    return (chosen == label).astype(np.float64), scores[np.arange(len(label)), chosen]
-
-
-def calibration_bins(score: Floats) -> Integers:
-    """Put rows into at most :data:`BINS` bins of about as many, by their score; none is empty."""
-    cuts = np.unique(np.quantile(score, np.linspace(0, 1, BINS + 1)[1:-1]))
-    place = np.searchsorted(cuts, score, side="right")
-    return np.unique(place, return_inverse=True)[1].ravel().astype(np.int64)
+def calibration_cuts(scores: Distribution) -> Floats:
+    """Return the limits between at most :data:`BINS` bins of about as many rows, by their score."""
+    found: Floats = np.unique(scores.quantiles(np.linspace(0, 1, BINS + 1)[1:-1]))
+    return found
 
 
 def calibration_error(sums: Floats, confidence: float, spread: Floats | None = None) -> Estimate:

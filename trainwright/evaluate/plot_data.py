@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from trainwright.evaluate.evaluation_data import EvaluationData, claims, is_class, sides
 from trainwright.evaluate.findings import CalibrationBins, CurveLine, Floats, Histogram, Integers, PlotData
-from trainwright.evaluate.metrics import calibration_bins
-from trainwright.evaluate.predictions import Predictions
-from trainwright.significance import CONFIDENCE, normal_quantile, wilson
+from trainwright.evaluate.metrics import BINS, calibration_cuts
+from trainwright.evaluate.predictions import PredictionPair, Predictions
+from trainwright.evaluate.rows import Partial
+from trainwright.significance import CONFIDENCE, Distribution, normal_quantile, wilson
 
 POINTS = 200
 """Most points of a drawn curve; it looks the same, and stays small."""
@@ -16,64 +18,89 @@ MOST_CLASSES = 10
 _BUCKETS = 25
 
 
-def plot_data(predictions: Predictions) -> PlotData:
-    """Return the plot data of a model's predictions; rows count alike here, whatever their weight."""
-    label, scores = predictions.label, predictions.scores
-    edges = np.linspace(0, 1, _BUCKETS + 1)
-    if predictions.kind == "binary":
-        series = {
-            f"{predictions.label_name} = {predictions.class_names[outcome]}": _counts(
-                scores[label == outcome, 0], edges
+def _shown(data: EvaluationData) -> dict[str, int]:
+    """Return the columns of the scores that curves are drawn of, by name."""
+    if data.kind == "language_model":
+        return {}
+    if data.kind != "multiclass":
+        return {"": 0}
+    names = data.candidate.predictions.class_names[:MOST_CLASSES]
+    return {name: k for k, name in enumerate(names) if 0 < data.counts[k] < data.rows}
+
+
+def _edges(data: EvaluationData, side: int) -> Floats:
+    """Return the edges of the histogram.
+
+    Of errors, and losses, between their 0.5 % and 99.5 % quantiles; those beyond are in the outer buckets.
+    """
+    if data.classes:
+        return np.linspace(0, 1, _BUCKETS + 1)
+    values = data.survey[f"errors/{side}"] if data.kind == "regression" else data.scores(side)
+    low, high = values.quantiles(np.array([0.005, 0.995]))
+    return np.linspace(low, high if high > low else low + 1, _BUCKETS + 1)
+
+
+def take_plot_sums(pair: PredictionPair, _: int, data: EvaluationData) -> Partial:
+    """Return the sums of some rows that plots are drawn of; rows count alike here, whatever their weight."""
+    found: Partial = {}
+    for side, (model, rows) in enumerate(zip(data.sides, sides(pair), strict=True)):
+        edges, score = _edges(data, side), rows.scores[:, 0]
+        if data.kind == "binary":
+            series = [score[rows.label == outcome] for outcome in (1, 0)]
+        elif data.kind == "multiclass":
+            right, top = claims(rows)
+            series = [top[right == 1], top[right == 0]]
+        else:
+            series = [
+                np.clip(score - rows.label if data.kind == "regression" else score, edges[0], edges[-1])
+            ]
+        found[f"histogram/{side}"] = np.stack([np.histogram(values, edges)[0] for values in series])
+        if data.classes:
+            found[f"confusion/{side}"] = _confusion(rows, model.threshold)
+        for column in _shown(data).values():
+            score = rows.scores[:, column]
+            place = np.searchsorted(calibration_cuts(data.scores(side, column)), score, side="right")
+            truth = is_class(rows, column) if data.classes else rows.label - data.center
+            values = (np.ones(rows.rows), truth, truth**2, score)
+            found[f"bins/{side}/{column}"] = np.stack(
+                [np.bincount(place, weights=value, minlength=BINS) for value in values], axis=-1
             )
-            for outcome in (1, 0)
-        }
-        return _of_classes({"": (label.astype(np.int64), scores[:, 0])}, Histogram(edges, series))
-    if predictions.kind == "multiclass":
-        top, right = scores.max(axis=1), scores.argmax(axis=1) == label
-        series = {"right": _counts(top[right], edges), "wrong": _counts(top[~right], edges)}
-        shown = range(min(MOST_CLASSES, scores.shape[1]))
-        parts = {predictions.class_names[k]: ((label == k).astype(np.int64), scores[:, k]) for k in shown}
-        present = {name: part for name, part in parts.items() if 0 < part[0].sum() < len(label)}
-        return _of_classes(present, Histogram(edges, series))
-    if predictions.kind == "language_model":
-        return PlotData(histogram=_spread("loss", scores[:, 0]))
+    return found
+
+
+def plot_data(data: EvaluationData, side: int, sums: Partial) -> PlotData:
+    """Return the plot data of a model from the merged results of :func:`take_plot_sums`."""
+    rows = data.candidate.predictions
+    series = {
+        "binary": [f"{rows.label_name} = {name}" for name in rows.class_names[::-1]],
+        "multiclass": ["right", "wrong"],
+        "regression": ["error"],
+        "language_model": ["loss"],
+    }[data.kind]
+    counts = dict(zip(series, sums[f"histogram/{side}"].astype(np.int64), strict=True))
+    histogram, shown = Histogram(_edges(data, side), counts), _shown(data)
+    drawn = {name: data.scores(side, column) for name, column in shown.items() if data.classes}
+    bins = {name: sums[f"bins/{side}/{column}"] for name, column in shown.items()}
     return PlotData(
-        calibration={"": _means(label, scores[:, 0])}, histogram=_spread("error", scores[:, 0] - label)
-    )
-
-
-def _counts(values: Floats, edges: Floats) -> Integers:
-    return np.histogram(values, edges)[0].astype(np.int64)
-
-
-def _spread(name: str, values: Floats) -> Histogram:
-    """Count values between their 0.5 % and 99.5 % quantiles; those beyond are in the outer buckets."""
-    low, high = np.quantile(values, [0.005, 0.995])
-    edges = np.linspace(low, high if high > low else low + 1, _BUCKETS + 1)
-    return Histogram(edges, {name: _counts(np.clip(values, edges[0], edges[-1]), edges)})
-
-
-def _of_classes(parts: dict[str, tuple[Integers, Floats]], histogram: Histogram) -> PlotData:
-    return PlotData(
-        roc={name: roc(*part).thin(POINTS) for name, part in parts.items()},
-        precision_recall={name: precision_recall(*part).thin(POINTS) for name, part in parts.items()},
-        calibration={name: _frequencies(*part) for name, part in parts.items()},
+        roc={name: roc(scores).thin(POINTS) for name, scores in drawn.items()},
+        precision_recall={name: precision_recall(scores).thin(POINTS) for name, scores in drawn.items()},
+        calibration={
+            name: (_frequencies(found) if data.classes else _means(found, data.center))
+            for name, found in ((name, found[found[:, 0] > 0]) for name, found in bins.items())
+        },
         histogram=histogram,
     )
 
 
-def _by_threshold(label: Integers, score: Floats) -> tuple[Integers, Integers, Floats]:
+def _by_threshold(scores: Distribution) -> tuple[Integers, Integers, Floats]:
     """Return positives and negatives of at least each distinct score, from the highest on."""
-    order = np.argsort(-score, kind="stable")
-    ranked, truth = score[order], label[order]
-    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
-    hits = np.cumsum(truth)[last]
-    return hits, 1 + last - hits, ranked[last]
+    counts = np.cumsum(scores.counts[::-1], axis=0)
+    return counts[:, 1], counts[:, 0], scores.values[::-1].astype(np.float64)
 
 
-def roc(label: Integers, score: Floats) -> CurveLine:
+def roc(scores: Distribution) -> CurveLine:
     """Return the ROC curve from (0, 0) to (1, 1), a point a distinct score; the first selects nothing."""
-    hits, false, threshold = _by_threshold(label, score)
+    hits, false, threshold = _by_threshold(scores)
     return CurveLine(
         x=np.append(0.0, false / false[-1]),
         y=np.append(0.0, hits / hits[-1]),
@@ -81,37 +108,36 @@ def roc(label: Integers, score: Floats) -> CurveLine:
     )
 
 
-def precision_recall(label: Integers, score: Floats) -> CurveLine:
+def precision_recall(scores: Distribution) -> CurveLine:
     """Return precision over recall, a point a distinct score."""
-    hits, false, threshold = _by_threshold(label, score)
+    hits, false, threshold = _by_threshold(scores)
     return CurveLine(x=hits / hits[-1], y=hits / (hits + false), threshold=threshold)
 
 
-def _frequencies(label: Integers, score: Floats) -> CalibrationBins:
-    place = calibration_bins(score)
-    rows = np.bincount(place)
-    hits = np.bincount(place, weights=label)
+def _frequencies(sums: Floats) -> CalibrationBins:
+    rows, hits, _, score = sums.T
     ends = [wilson(float(hit), float(count)) for hit, count in zip(hits, rows, strict=True)]
     low, high = np.array([end.low for end in ends]), np.array([end.high for end in ends])
-    return CalibrationBins(np.bincount(place, weights=score) / rows, hits / rows, low, high)
+    return CalibrationBins(score / rows, hits / rows, low, high)
 
 
-def _means(label: Floats, estimate: Floats) -> CalibrationBins:
-    place = calibration_bins(estimate)
-    rows = np.bincount(place)
-    mean = np.bincount(place, weights=label) / rows
-    square = np.bincount(place, weights=(label - mean[place]) ** 2) / np.maximum(rows - 1, 1)
-    reach = normal_quantile(CONFIDENCE) * np.sqrt(square / rows)
-    return CalibrationBins(np.bincount(place, weights=estimate) / rows, mean, mean - reach, mean + reach)
+def _means(sums: Floats, center: float) -> CalibrationBins:
+    rows, label, squares, estimate = sums.T
+    variance = np.maximum(squares - label**2 / rows, 0) / np.maximum(rows - 1, 1)
+    mean, reach = center + label / rows, normal_quantile(CONFIDENCE) * np.sqrt(variance / rows)
+    return CalibrationBins(estimate / rows, mean, mean - reach, mean + reach)
 
 
-def confusion(predictions: Predictions, threshold: float) -> tuple[tuple[int, ...], ...]:
+def _confusion(rows: Predictions, threshold: float) -> Integers:
+    """Return rows by true class (first) and predicted class, shape (classes, classes)."""
+    classes = max(2, rows.scores.shape[1])
+    binary = rows.kind == "binary"
+    chosen = (rows.scores[:, 0] >= threshold).astype(np.int64) if binary else rows.scores.argmax(axis=1)
+    found = np.bincount(rows.label * classes + chosen, minlength=classes**2)
+    return found.reshape(classes, classes).astype(np.int64)
+
+
+def confusion(sums: Partial, side: int) -> tuple[tuple[int, ...], ...]:
     """Return rows by true class (first) and predicted class; empty without classes."""
-    if predictions.kind not in ("binary", "multiclass"):
-        return ()
-    classes = max(2, predictions.scores.shape[1])
-    binary = predictions.kind == "binary"
-    scores = predictions.scores
-    chosen = (scores[:, 0] >= threshold).astype(np.int64) if binary else scores.argmax(axis=1)
-    found = np.bincount(predictions.label * classes + chosen, minlength=classes**2)
-    return tuple(tuple(int(count) for count in row) for row in found.reshape(classes, classes))
+    found = sums.get(f"confusion/{side}")
+    return () if found is None else tuple(tuple(int(count) for count in row) for row in found)

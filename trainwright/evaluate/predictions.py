@@ -18,12 +18,11 @@ from trainwright.evaluate.findings import Floats, Integers, Kind
 from trainwright.experiment import Evaluation, Training
 from trainwright.lineage import ancestors
 from trainwright.significance import delong
-from trainwright.tables import read_split, require_columns
+from trainwright.tables import iter_batches, read_split, require_columns
 
 THRESHOLD = "threshold"
 """Figure of a predictions' manifest: where the model that made them says that label 1 begins."""
 
-_LABELS = "Judge a split whose labels are known, and that has both outcomes."
 _SUM_TO_ONE = 1e-4
 
 
@@ -100,25 +99,29 @@ class _Roles:
 def read_predictions(
     folder: Path, snapshot: Snapshot, split: str, columns: Sequence[str], where: str = "predictions"
 ) -> Predictions:
-    """Read the predictions of one split.
+    """Read the predictions of one split whole.
 
     Raises:
-        InputError: A column or the split is missing, no row has a label, all have the same class, a key
-            occurs twice, a weight is negative, or a score is missing or is not what its kind allows.
+        InputError: A column or the split is missing, a weight is negative, or a score is missing or is not
+            what its kind allows.
     """
-    where = f"{where}, split {split!r}"
+    names = names_to_read(snapshot, columns, where := f"{where}, split {split!r}")
+    return to_predictions(read_split(folder, snapshot, split, names), snapshot, columns, where)
+
+
+def names_to_read(snapshot: Snapshot, columns: Sequence[str], where: str) -> list[str]:
+    """Return the columns of the roles and ``columns``, all of which the snapshot has."""
     roles = roles_of(snapshot)
     names = list(dict.fromkeys([*roles.names, *columns]))
     require_columns(snapshot, set(names), where)
     _require_names_of_scores(snapshot, roles, where)
-    table = read_split(folder, snapshot, split, names)
-    _require_unique(table, roles.key, where)
+    return names
+
+
+def to_predictions(table: Any, snapshot: Snapshot, columns: Sequence[str], where: str) -> Predictions:
+    """Return the rows of a table that have a label."""
+    roles = roles_of(snapshot)
     known = table.filter(pc.is_valid(table[roles.label])) if roles.label else table
-    if not known.num_rows:
-        name = roles.label or roles.scores[0]
-        raise InputError(
-            f"none of the {table.num_rows:,} rows has a label in {name!r}", where=where, hint=_LABELS
-        )
     weight = _weight(known, roles.weight, where) if roles.weight else None
     return Predictions(
         kind=roles.kind,
@@ -201,17 +204,6 @@ def roles_of(snapshot: Snapshot) -> _Roles:
     return _Roles(kind, scores, label, roles.get("key", ""), weight, bounds if len(bounds) > 1 else (), text)
 
 
-def _require_unique(table: Any, key: str, where: str) -> None:
-    """Reject rows that were scored twice, as a sampler that pads its last batch does."""
-    distinct = pc.count_distinct(table[key], mode="all").as_py() if key else table.num_rows
-    if distinct != table.num_rows:
-        raise InputError(
-            f"{table.num_rows:,} rows have {distinct:,} keys in {key!r}: some were scored twice",
-            where=where,
-            hint="Score every row once; a distributed sampler pads its last batch with repeats.",
-        )
-
-
 def _label(known: Any, roles: _Roles, where: str) -> NDArray[Any]:
     name = roles.label
     if not name:
@@ -225,12 +217,6 @@ def _label(known: Any, roles: _Roles, where: str) -> NDArray[Any]:
         raise InputError(
             f"label {name!r} holds {found[:5].tolist()}; a label is {roles.meaning}",
             where=f"{where}, row {int(allowed.argmin()):,}",
-        )
-    if len(found) == 1:
-        raise InputError(
-            f"all {len(values):,} rows have label {int(found[0])} in {name!r}: nothing can be ranked",
-            where=where,
-            hint=_LABELS,
         )
     return values.astype(np.int64)
 
@@ -266,6 +252,8 @@ def _numbers(known: Any, names: Sequence[str], where: str) -> Floats:
 
 def _scores(known: Any, roles: _Roles, where: str) -> Floats:
     scores = _numbers(known, roles.scores, where)
+    if not len(scores):
+        return scores
     low, high = float(scores.min()), float(scores.max())
     if roles.kind == "language_model" and low < 0:
         raise InputError(f"losses in {roles.scores[0]!r} begin at {low:.4g}; none is below 0", where=where)
@@ -300,26 +288,13 @@ def _weight(known: Any, name: str, where: str) -> Floats:
             f"{weight.min():.4g}",
             where=f"{where}, first in row {int(negative[0]):,}",
         )
-    if not weight.sum() > 0:
-        raise InputError(f"all weights in {name!r} are 0", where=where)
     return weight
-
-
-def require_varied(predictions: Predictions) -> None:
-    """Reject scores that are the same for every row: they rank nothing."""
-    scores = predictions.scores
-    if len(scores) > 1 and bool((scores == scores[0]).all()):
-        raise InputError(
-            f"all {len(scores):,} rows have the same scores {scores[0].tolist()}: nothing can be ranked",
-            where="predictions",
-            hint="The training did not learn, or every input was the same: look at the train step's report.",
-        )
 
 
 MIN_OVERLAP = 0.999
 """Smallest share of either model's rows that the other must have scored too."""
 
-_BASELINE = "baseline"
+BASELINE = "baseline"
 _AGAIN = "Let the baseline score the rows of the candidate: the step score does."
 
 
@@ -343,8 +318,10 @@ def pair(candidate: Predictions, baseline: Predictions | None) -> PredictionPair
     if not candidate.key.type.equals(baseline.key.type):
         raise InputError(
             f"keys of type {baseline.key.type} cannot be matched with keys of type {candidate.key.type}",
-            where=_BASELINE,
+            where=BASELINE,
         )
+    if candidate.key.equals(baseline.key):
+        return _same_rows(candidate, baseline)
     place = pc.index_in(candidate.key.combine_chunks(), value_set=baseline.key.combine_chunks())
     matched = place.is_valid().to_numpy(zero_copy_only=False)
     both, most = int(matched.sum()), max(candidate.rows, baseline.rows)
@@ -352,28 +329,32 @@ def pair(candidate: Predictions, baseline: Predictions | None) -> PredictionPair
         raise InputError(
             f"only {both:,} of {most:,} rows ({both / most:.2%}) were scored by both models; "
             f"{MIN_OVERLAP:.1%} are needed to compare them",
-            where=_BASELINE,
+            where=BASELINE,
             hint=_AGAIN,
         )
     ours = take(candidate, np.flatnonzero(matched))
     theirs = take(baseline, place.drop_null().to_numpy().astype(np.int64))
+    return _same_rows(ours, theirs, candidate.rows + baseline.rows - 2 * both)
+
+
+def _same_rows(ours: Predictions, theirs: Predictions, unmatched: int = 0) -> PredictionPair:
     _require_same_labels(ours, theirs)
-    theirs = replace(theirs, weight=ours.weight)  # it is the rows that have weights, not the models
-    return PredictionPair(ours, theirs, candidate.rows + baseline.rows - 2 * both)
+    # It is the rows that have weights, not the models.
+    return PredictionPair(ours, replace(theirs, weight=ours.weight), unmatched)
 
 
 def _require_comparable(candidate: Predictions, baseline: Predictions) -> None:
     if candidate.kind != baseline.kind or candidate.scores.shape[1] != baseline.scores.shape[1]:
         raise InputError(
             f"the baseline predicts {_describe_kind(baseline)}, the candidate {_describe_kind(candidate)}",
-            where=_BASELINE,
+            where=BASELINE,
         )
     named = [entry.snapshot.target.classes for entry in (candidate, baseline)]
     if all(named) and named[0] != named[1]:
         raise InputError(
             f"the classes of the baseline are {', '.join(named[1][:10])}, in this order, those of the "
             f"candidate {', '.join(named[0][:10])}",
-            where=_BASELINE,
+            where=BASELINE,
             hint=_AGAIN,
         )
     ours, theirs = (entry.snapshot.parents.get("training_set") for entry in (candidate, baseline))
@@ -381,13 +362,13 @@ def _require_comparable(candidate: Predictions, baseline: Predictions) -> None:
         raise InputError(
             f"the baseline scored rows of data {theirs[:12]}, the candidate of {ours[:12]}; "
             "numbers of different data are never compared",
-            where=_BASELINE,
+            where=BASELINE,
             hint=_AGAIN,
         )
     if candidate.key is None or baseline.key is None:
         raise InputError(
             "predictions without a key cannot be matched row by row",
-            where=_BASELINE,
+            where=BASELINE,
             hint="Name the key: data.key, or the role key of the snapshot.",
         )
 
@@ -408,7 +389,7 @@ def _require_same_labels(ours: Predictions, theirs: Predictions) -> None:
         raise InputError(
             f"{len(differ):,} of {ours.rows:,} rows have other {what} in the baseline's predictions; "
             f"the first has key {ours.key[first].as_py()!r}",
-            where=_BASELINE,
+            where=BASELINE,
             hint=_AGAIN,
         )
 
@@ -483,11 +464,23 @@ def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, known: Sequ
     """
     label_name = snapshot.roles.get("label", "label")
     names = [column.name for column in snapshot.columns if column.name not in known]
-    table = read_split(folder, snapshot, split, list(dict.fromkeys([label_name, *names])))
-    table = table.filter(pc.is_valid(table[label_name]))
-    if table.num_rows > MOST_ROWS:
-        rows = np.random.default_rng(0).choice(table.num_rows, MOST_ROWS, replace=False)
-        table = table.take(pa.array(np.sort(rows)))
+    read = list(dict.fromkeys([label_name, *names]))
+    labelled = sum(
+        len(batch) - batch.column(0).null_count
+        for batch in iter_batches(folder, snapshot, [split], [label_name])
+    )
+    rows = np.arange(labelled)
+    if labelled > MOST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(labelled, MOST_ROWS, replace=False))
+    chosen, start = list[Any](), 0
+    for batch in iter_batches(folder, snapshot, [split], read):
+        labelled_rows = batch.filter(batch.column(0).is_valid())
+        inside = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(labelled_rows))]
+        chosen.append(labelled_rows.take(pa.array(inside - start)))
+        start += len(labelled_rows)
+    if not labelled:
+        return ()
+    table = pa.Table.from_batches(chosen).combine_chunks()
     label = table[label_name].cast(pa.float64()).to_numpy().astype(np.int64)
     areas = {name: _column_auc(table[name], label) for name in names}
     return tuple(

@@ -33,17 +33,31 @@ def write_predictions(
         Diverged: A score is not finite.
     """
     outputs = outputs or Outputs("binary", snapshot.roles["label"])
-    written = tables.write_snapshot(
-        folder,
-        {split: _scored_batches(training_set, snapshot, split, predictor, outputs) for split in splits},
-        parents={"training_set": snapshot.digest, "model": predictor.model.digest},
-        roles={**snapshot.roles, **outputs.roles},
-        quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
-        target=snapshot.target,
-    )
+    label = snapshot.roles["label"]
+    with tables.SnapshotWriter(folder, splits) as writer:
+        for split, piece in _pieces(training_set, snapshot, splits):
+            for batch in tables.read_piece(training_set, piece):
+                writer.append(split, _scored(batch, label, split, predictor, outputs))
+            writer.end_file(split)
+        written = writer.commit(
+            parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+            roles={**snapshot.roles, **outputs.roles},
+            quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
+            target=snapshot.target,
+        )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise no_labels(empty, snapshot)
     return written
+
+
+PIECE_ROWS = 1_000_000
+"""Rows of the training set whose predictions make up one file, about; so each file depends on them alone."""
+
+
+def _pieces(folder: Path, snapshot: Snapshot, splits: Sequence[str]) -> Iterator[tuple[str, tables.Piece]]:
+    for split in splits:
+        for piece in tables.pieces(folder, snapshot, [split], PIECE_ROWS):
+            yield split, piece
 
 
 def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
@@ -54,27 +68,26 @@ def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
     )
 
 
-def _scored_batches(
-    folder: Path, snapshot: Snapshot, split: str, predictor: Predictor, outputs: Outputs
-) -> Iterator[pa.RecordBatch]:
-    label = snapshot.roles["label"]
-    for batch in tables.iter_batches(folder, snapshot, [split]):
-        labels = numeric_labels(batch.column(label), classes=outputs.kind != "regression")
-        rows = batch.filter(labels.is_valid())
-        columns = [
-            labels.drop_null() if name == label else column
-            for name, column in zip(rows.schema.names, rows.columns, strict=True)
-        ]
-        scores = predictor.predict(rows).reshape(rows.num_rows, len(outputs.columns))
-        if not np.isfinite(scores).all():
-            wrong = int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
-            raise Diverged(
-                f"the model gives {scores[wrong].tolist()} for a row of split {split!r}",
-                where=f"row {wrong:,} of its batch",
-                hint="Look for extreme values in its columns, or lower the learning rate.",
-            )
-        columns += [pa.array(scores[:, place], pa.float64()) for place in range(scores.shape[1])]
-        yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *outputs.columns])
+def _scored(
+    batch: pa.RecordBatch, label: str, split: str, predictor: Predictor, outputs: Outputs
+) -> pa.RecordBatch:
+    """Return the rows of a batch that have a label, with their scores."""
+    labels = numeric_labels(batch.column(label), classes=outputs.kind != "regression")
+    rows = batch.filter(labels.is_valid())
+    columns = [
+        labels.drop_null() if name == label else column
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    scores = predictor.predict(rows).reshape(rows.num_rows, len(outputs.columns))
+    if not np.isfinite(scores).all():
+        wrong = int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
+        raise Diverged(
+            f"the model gives {scores[wrong].tolist()} for a row of split {split!r}",
+            where=f"row {wrong:,} of its batch",
+            hint="Look for extreme values in its columns, or lower the learning rate.",
+        )
+    columns += [pa.array(scores[:, place], pa.float64()) for place in range(scores.shape[1])]
+    return pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *outputs.columns])
 
 
 LOSS, SCORED = "loss", "tokens_scored"
@@ -104,14 +117,16 @@ def write_losses(
         DataRefused: No row of a split has two tokens.
         Diverged: A loss is not finite.
     """
-    batches = {split: tables.iter_batches(training_set, snapshot, [split]) for split in splits}
-    written = tables.write_snapshot(
-        folder,
-        {split: _loss_batches(found, network, predictor, split) for split, found in batches.items()},
-        parents={"training_set": snapshot.digest, "model": predictor.model.digest},
-        roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
-        target=SnapshotTarget(kind="text"),
-    )
+    with tables.SnapshotWriter(folder, splits) as writer:
+        for split, piece in _pieces(training_set, snapshot, splits):
+            for batch in _loss_batches(tables.read_piece(training_set, piece), network, predictor, split):
+                writer.append(split, batch)
+            writer.end_file(split)
+        written = writer.commit(
+            parents={"training_set": snapshot.digest, "model": predictor.model.digest},
+            roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
+            target=SnapshotTarget(kind="text"),
+        )
     if empty := [split for split in splits if not written.splits.get(split)]:
         raise DataRefused(
             f"no row of split {', '.join(map(repr, empty))} has two tokens, so nothing can be judged on it",

@@ -3,6 +3,7 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
+from trainwright.significance.distribution import Cells, Distribution
 from trainwright.significance.estimate import (
     CONFIDENCE,
     Estimate,
@@ -24,20 +25,35 @@ from trainwright.significance.proportions import (
     smallest_ratio,
     wilson,
 )
-from trainwright.significance.ranking import Placements, delong, delong_difference, placements
+from trainwright.significance.ranking import (
+    Placements,
+    Ranking,
+    delong,
+    delong_covariance,
+    delong_difference,
+    effective_count,
+    placements,
+    rank,
+    units_covariance,
+)
 from trainwright.significance.resampling import Resampler, intervals
 from trainwright.significance.sequential import mean_bounds
 
 __all__ = [
     "CONFIDENCE",
+    "Cells",
+    "Distribution",
     "Estimate",
     "Placements",
+    "Ranking",
     "Resampler",
     "Rest",
     "apart",
     "beyond",
     "delong",
+    "delong_covariance",
     "delong_difference",
+    "effective_count",
     "gamma_quantile",
     "gamma_tail",
     "gap_to_whole",
@@ -50,8 +66,10 @@ __all__ = [
     "normal_quantile",
     "paired_difference",
     "placements",
+    "rank",
     "ratio_to_whole",
     "rows_needed",
     "smallest_ratio",
+    "units_covariance",
     "wilson",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright.errors import InternalError
+from trainwright.significance.distribution import Cells, Integers
 from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, apart, normal_quantile
 from trainwright.significance.proportions import wilson
 
@@ -24,10 +25,7 @@ def delong(label: NDArray[np.int64], score: Floats, confidence: float = CONFIDEN
 
     ``label`` is 0 or 1, both occur; ``score`` is higher for a likelier 1; both have shape (rows,).
     """
-    area, variance = _delong(label, [score])
-    positives = int(label.sum())
-    spread = math.sqrt(max(0.0, float(variance[0, 0])))
-    return _on_odds(float(area[0]), spread, min(positives, len(label) - positives), confidence)
+    return _delong(label, [score]).estimate(0, confidence)
 
 
 def _on_odds(value: float, spread: float, pairs: float, confidence: float) -> Estimate:
@@ -50,68 +48,60 @@ def delong_difference(
     shape (rows,); each class has at least two rows. Where one of the areas has no variance, such as that of a
     perfect ranking, it is as uncertain as its own interval all the same: see :func:`apart`.
     """
-    area, variance = _delong(label, [first, second])
-    pairs = min(int(label.sum()), len(label) - int(label.sum()))
-    same = bool(np.array_equal(first, second))
-    return _difference(area, variance, pairs, confidence, same=same)
+    return _delong(label, [first, second]).difference(confidence)
 
 
-def _difference(area: Floats, variance: Floats, pairs: float, confidence: float, *, same: bool) -> Estimate:
-    """Return the first area less the second; of the same scores with certainty 0."""
-    spread = float(variance[0, 0] + variance[1, 1] - 2 * variance[0, 1])
-    value, half = float(area[0] - area[1]), normal_quantile(confidence) * math.sqrt(max(0.0, spread))
-    found = Estimate(value, max(-1.0, value - half), min(1.0, value + half))
-    alone = [math.sqrt(max(0.0, float(variance[index, index]))) for index in (0, 1)]
-    if same or min(alone) > 0:
-        return found
-    return apart(found, *(_on_odds(float(area[i]), alone[i], pairs, confidence) for i in (0, 1)))
+def _delong(label: NDArray[np.int64], scores: Sequence[Floats]) -> "Placements":
+    same = len(scores) > 1 and bool(np.array_equal(scores[0], scores[1]))
+    areas, influence = _influence(label, scores, np.ones(len(label)))
+    sums = [influence[:, label == side] for side in (0, 1)]
+    products = np.stack([part @ part.T for part in sums])
+    counts = np.bincount(label, minlength=2).astype(np.float64)
+    return Placements(areas, delong_covariance(products, counts), float(counts.min()), same)
 
 
-def _delong(label: NDArray[np.int64], scores: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Return the areas, shape (scores,), and their covariances, shape (scores, scores)."""
-    positive = label == 1
-    m, n = int(positive.sum()), int((~positive).sum())
-    if not (m and n):
-        raise InternalError(f"an area needs both classes, got {m} positives and {n} negatives")
-    above, below = np.empty((len(scores), m)), np.empty((len(scores), n))
-    for index, score in enumerate(scores):
-        beaten = _beaten(score, positive, np.ones(len(score)))
-        above[index], below[index] = beaten[positive] / n, 1 - beaten[~positive] / m
-    area = above.mean(axis=1)
-    if min(m, n) < 2:  # noqa: PLR2004
-        return area, np.zeros((len(scores), len(scores)))
-    return area, np.atleast_2d(np.cov(above)) / m + np.atleast_2d(np.cov(below)) / n
+def delong_covariance(products: Floats, counts: Floats) -> Floats:
+    """Return the covariance of areas from the products of influences by label.
+
+    ``products`` has shape (labels, scores, scores); ``counts``, rows by label, shape (labels,). Of a single
+    row of a label no variance is known: the covariance is 0.
+    """
+    if counts.min() < 2:  # noqa: PLR2004
+        return np.zeros(products.shape[1:])
+    found: Floats = np.sum(products * (counts / (counts - 1))[:, None, None], axis=0)
+    return found
 
 
 @dataclass(frozen=True)
 class Placements:
-    """Areas of one or two scores, with what every unit of rows adds to them.
+    """Areas of one or two scores, with their covariance.
 
     Attributes:
         area: Of each score, shape (scores,).
-        influence: What each unit moves the area by, shape (scores, units); each row of it adds up to 0.
+        covariance: Shape (scores, scores).
         pairs: As many independent pairs of a positive and a negative as there are.
         same: Whether there are two scores, and they are equal in every row.
     """
 
     area: Floats
-    influence: Floats
+    covariance: Floats
     pairs: float
     same: bool = False
 
     def estimate(self, index: int, confidence: float = CONFIDENCE) -> Estimate:
         """Return the area of one score with its interval."""
-        spread = math.sqrt(self._covariance()[index, index])
+        spread = math.sqrt(max(0.0, float(self.covariance[index, index])))
         return _on_odds(float(self.area[index]), spread, self.pairs, confidence)
 
     def difference(self, confidence: float = CONFIDENCE) -> Estimate:
-        """Return by how much the first area exceeds the second, paired."""
-        return _difference(self.area, self._covariance(), self.pairs, confidence, same=self.same)
-
-    def _covariance(self) -> Floats:
-        units = self.influence.shape[1]
-        covariance: Floats = self.influence @ self.influence.T * (units / max(1, units - 1))
-        return covariance
+        """Return by how much the first area exceeds the second, paired; of the same scores certainly 0."""
+        area, variance = self.area, self.covariance
+        spread = float(variance[0, 0] + variance[1, 1] - 2 * variance[0, 1])
+        value, half = float(area[0] - area[1]), normal_quantile(confidence) * math.sqrt(max(0.0, spread))
+        found = Estimate(value, max(-1.0, value - half), min(1.0, value + half))
+        if self.same or min(variance[0, 0], variance[1, 1]) > 0:
+            return found
+        return apart(found, *(self.estimate(index, confidence) for index in (0, 1)))
 
 
 def placements(
@@ -134,41 +124,105 @@ def placements(
         clusters: Of each row, from 0 on without gaps, shape (rows,); None where each is its own.
     """
     heavy = np.ones(len(label)) if weight is None else weight
-    positive = label == 1
-    up, down = float(heavy[positive].sum()), float(heavy[~positive].sum())
-    if not (up > 0 and down > 0):
-        raise InternalError(f"an area needs both classes, got weights {up} of positives and {down}")
-    area, influence = np.empty(len(scores)), []
-    for index, score in enumerate(scores):
-        weight_beaten = _beaten(score, positive, heavy)
-        beaten = np.where(positive, weight_beaten / down, 1 - weight_beaten / up)
-        area[index] = min(float(np.sum(beaten[positive] * heavy[positive]) / up), 1.0)
-        moved = heavy * (beaten - area[index]) / np.where(positive, up, down)
-        influence.append(moved if clusters is None else np.bincount(clusters, weights=moved))
-    pairs = min(_effective(heavy * side, clusters) for side in (positive, ~positive))
+    area, influence = _influence(label, scores, heavy)
+    sides = [heavy * (label == side) for side in (0, 1)]
+    if clusters is not None:
+        influence = np.stack([np.bincount(clusters, weights=row) for row in influence])
+        sides = [np.bincount(clusters, weights=side) for side in sides]
     same = len(scores) > 1 and bool(np.array_equal(scores[0], scores[1]))
-    return Placements(area, np.stack(influence), pairs, same)
+    pairs = min(effective_count(float(side.sum()), float(np.sum(side**2))) for side in sides)
+    return Placements(area, units_covariance(influence @ influence.T, influence.shape[1]), pairs, same)
 
 
-def _effective(weight: Floats, clusters: NDArray[np.int64] | None) -> float:
-    """Return as how many units of one weight some rows count (Kish, Survey Sampling, 1965, section 11.7)."""
-    units = weight if clusters is None else np.bincount(clusters, weights=weight)
-    return float(units.sum() ** 2 / np.sum(units**2))
+def units_covariance(products: Floats, units: int) -> Floats:
+    """Return the covariance of areas from the products of influences, added up over units."""
+    return products * (units / max(1, units - 1))
 
 
-def _beaten(score: Floats, positive: NDArray[np.bool_], weight: Floats) -> Floats:
-    """Return the weight of the rows of the other class that each row beats; ties count one half.
+def effective_count(total: float, squares: float) -> float:
+    """Return as how many units of one weight some count, from the sums of weights and of their squares.
 
-    All rows are sorted once: a row beats what lies before the rows that it is tied with, and half of those.
+    Kish, Survey Sampling, 1965, section 11.7.
     """
-    order = np.argsort(score)
-    ordered, up = score[order], positive[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    sizes = np.diff(np.append(first, len(score)))
-    beaten = np.empty(len(score))
-    for one in (True, False):
-        others = np.append(0.0, np.cumsum(np.where(up != one, weight[order], 0.0)))
-        middle = (others[first] + others[first + sizes]) / 2
-        rows = order[up == one]
-        beaten[rows] = np.repeat(middle, sizes)[up == one]
-    return beaten
+    return total**2 / squares if squares else 1.0
+
+
+def _influence(label: NDArray[np.int64], scores: Sequence[Floats], weight: Floats) -> tuple[Floats, Floats]:
+    """Return areas, shape (scores,), and what each row adds to them, shape (scores, rows)."""
+    sides = np.bincount(label, weights=weight, minlength=2)
+    if not sides.min() > 0:
+        raise InternalError(
+            f"an area needs both classes, got {sides[1]:g} positives and {sides[0]:g} negatives"
+        )
+    areas, rows = [], []
+    for score in scores:
+        step = np.unique(score, return_inverse=True)[1].ravel()
+        ids = step * 2 + label
+        ranking = rank(Cells.add_up(ids, [weight]), int(step.max()) + 1, 1)
+        areas.append(ranking.area[0])
+        rows.append(weight * ranking.of(ids))
+    return np.array(areas), np.stack(rows)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Areas of the parts of some rows, and what a row of each cell adds to that of its part.
+
+    A cell is a part, a step of the score, from the lowest, and a label: its id is
+    ``(part * steps + step) * 2 + label``.
+
+    Attributes:
+        area: Of each part, shape (parts,); NaN where it lacks a label.
+        sides: Weights of label 0 and 1, shape (parts, 2).
+        tied: Share of the pairs of a positive and a negative that share a step, shape (parts,).
+        ids: Of the cells, ascending, shape (cells,).
+        influence: For a weight of 1, shape (cells,).
+        weight: Of their rows, shape (cells,).
+    """
+
+    area: Floats
+    sides: Floats
+    tied: Floats
+    ids: Integers
+    influence: Floats
+    weight: Floats
+
+    def by_step(self) -> Floats:
+        """Return the weights of all rows, and of positives, by step of a single part, shape (steps, 2)."""
+        step, place = np.unique(self.ids >> 1, return_inverse=True)
+        positive = np.where(self.ids & 1, self.weight, 0.0)
+        sums = [np.bincount(place, weights=value, minlength=len(step)) for value in (self.weight, positive)]
+        return np.stack(sums, axis=-1)
+
+    def of(self, ids: Integers) -> Floats:
+        """Return the influence of rows by their cell, shape (rows,); of an unknown cell any number."""
+        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return self.influence[place]
+
+
+def rank(cells: Cells, steps: int, parts: int) -> Ranking:
+    """Rank the rows of each part from their weights by cell: see :class:`Ranking`.
+
+    A row beats what lies in the steps before its own, and half of its own step.
+    """
+    ids, weight = cells.ids, cells.values[:, 0]
+    label, part = ids & 1, ids // (2 * steps)
+    first = np.flatnonzero(np.diff(ids >> 1, prepend=-1))
+    sizes = np.diff(np.append(first, len(ids)))
+    begin = np.searchsorted(part, part[first])
+    sides = np.bincount(part * 2 + label, weights=weight, minlength=2 * parts).astype(np.float64)
+    sides = sides.reshape(parts, 2)
+    beaten = np.empty(len(ids))
+    for side in (0, 1):
+        others = np.append(0.0, np.cumsum(np.where(label != side, weight, 0.0)))
+        middle = (others[first] + others[first + sizes]) / 2 - others[begin]
+        beaten[label == side] = np.repeat(middle, sizes)[label == side]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place = np.where(label == 1, beaten / sides[part, 0], 1 - beaten / sides[part, 1])
+        won = np.bincount(part, weights=np.where(label == 1, place * weight, 0.0), minlength=parts)
+        area: Floats = np.minimum(won / sides[:, 1], 1.0)
+        area[~(sides.min(axis=1) > 0)] = np.nan
+        both = np.add.reduceat(weight * (label == 1), first) * np.add.reduceat(weight * (label == 0), first)
+        tied = np.bincount(part[first], weights=both, minlength=parts) / (sides[:, 0] * sides[:, 1])
+        influence = (place - area[part]) / sides[part, label]
+    return Ranking(area, sides, tied, ids, influence, weight)

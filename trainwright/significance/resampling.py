@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.errors import InternalError
 from trainwright.significance.estimate import CONFIDENCE, Floats
 
 MOST_UNITS = 4096
@@ -35,55 +34,44 @@ class Resampler:
     1997, section 3.8). Beyond :data:`MOST_UNITS` units it is a block of them, put together at random: a sum
     over blocks that were drawn at random has in the mean the variance of one over rows that were, known to
     1.1 % of a standard error, less than what 2,000 draws add (random groups: Wolter, Introduction to Variance
-    Estimation, 2nd edition, chapter 2).
+    Estimation, 2nd edition, chapter 2). The block of a row depends on its place among all rows alone, so the
+    sums over units can be added up from parts of the rows.
 
     Attributes:
-        unit: The unit of each row, shape (rows,).
-        units: How many there are.
-        strata: The stratum of each unit, shape (units,): as many of each are drawn as there are.
+        sizes: Rows, or clusters, of each stratum: as many of each are drawn as there are.
         resamples: How many draws.
-        seed: Of the draws; the same gives the same.
+        seed: Of the draws and the blocks; the same gives the same.
     """
 
-    unit: NDArray[np.int64]
-    units: int
-    strata: NDArray[np.int64]
-    resamples: int
-    seed: int
+    sizes: tuple[int, ...]
+    resamples: int = 2000
+    seed: int = 0
 
-    @classmethod
-    def over(
-        cls,
-        rows: int,
-        *,
-        clusters: NDArray[np.int64] | None = None,
-        strata: NDArray[np.int64] | None = None,
-        resamples: int = 2000,
-        seed: int = 0,
-    ) -> "Resampler":
-        """Make units of rows.
+    @cached_property
+    def _counts_of_units(self) -> list[int]:
+        """Units of each stratum."""
+        share = min(1.0, MOST_UNITS / max(1, sum(self.sizes)))
+        return [max(1, round(size * share)) if share < 1 else size for size in self.sizes]
 
-        Args:
-            rows: Number of rows.
-            clusters: The cluster of each row, from 0 on without gaps, shape (rows,); None for none.
-            strata: Groups of rows whose sizes stay as they are, from 0 on, shape (rows,); not with clusters.
-            resamples: Number of draws.
-            seed: Of the draws, and of the blocks.
-        """
-        if clusters is not None and strata is not None:
-            raise InternalError("a cluster may lie in several strata: give clusters or strata")
-        single = np.arange(rows) if clusters is None else clusters
-        count = rows if clusters is None else int(clusters.max()) + 1
-        of = np.zeros(count, np.int64) if strata is None else strata
-        blocks, of_block = _blocks(of, seed)
-        return cls(blocks[single], len(of_block), of_block, resamples, seed)
+    @property
+    def units(self) -> int:
+        """Units of all strata."""
+        return sum(self._counts_of_units)
 
-    def add_up(self, place: NDArray[np.int64], places: int, values: Sequence[Floats]) -> Floats:
+    def unit_of(self, index: NDArray[np.int64], stratum: int = 0) -> NDArray[np.int64]:
+        """Return the units of rows, or clusters, by their place among all of the stratum, from 0."""
+        size, count = self.sizes[stratum], self._counts_of_units[stratum]
+        block = index if count == size else shuffled(index, size, self.seed + stratum) * count // size
+        return block + sum(self._counts_of_units[:stratum])
+
+    def add_up(
+        self, unit: NDArray[np.int64], place: NDArray[np.int64], places: int, values: Sequence[Floats]
+    ) -> Floats:
         """Return the sums over each unit and place, such as a slice, shape (units, places, values).
 
-        ``place`` and each of ``values`` have shape (rows,).
+        ``unit``, ``place`` and each of ``values`` have shape (rows,).
         """
-        cell, cells = self.unit * places + place, self.units * places
+        cell, cells = unit * places + place, self.units * places
         sums = [np.bincount(cell, weights=column, minlength=cells) for column in values]
         found: Floats = np.stack(sums, axis=-1, dtype=np.float64).reshape(self.units, places, len(values))
         return found
@@ -106,32 +94,45 @@ class Resampler:
     def _counts(self) -> Iterator[NDArray[np.int16]]:
         """Yield how often each unit is drawn, some draws at a time, shape (draws, units)."""
         random = np.random.default_rng(self.seed)
-        members = [np.flatnonzero(self.strata == stratum) for stratum in np.unique(self.strata)]
         step = max(1, _AT_A_TIME // self.units)
         for start in range(0, self.resamples, step):
             draws = min(step, self.resamples - start)
-            counts = np.zeros((draws, self.units), np.int16)
-            for units in members:
-                chosen = random.integers(0, len(units), (draws, len(units)))
-                chosen += np.arange(draws)[:, None] * len(units)
-                found = np.bincount(chosen.ravel(), minlength=draws * len(units))
-                counts[:, units] = found.reshape(draws, len(units))
-            yield counts
+            counts = []
+            for units in self._counts_of_units:
+                chosen = (
+                    random.integers(0, units, (draws, units)) if units else np.empty((draws, 0), np.int64)
+                )
+                chosen += np.arange(draws)[:, None] * units
+                found = np.bincount(chosen.ravel(), minlength=draws * units)
+                counts.append(found.reshape(draws, units).astype(np.int16))
+            yield np.concatenate(counts, axis=1)
 
 
-def _blocks(strata: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Put units into blocks of one stratum each; return each unit's block, and each block's stratum."""
-    share = min(1.0, MOST_UNITS / len(strata))
-    block = np.empty(len(strata), np.int64)
-    of_block: list[int] = []
-    random = np.random.default_rng([seed, 1])
-    for stratum in np.unique(strata):
-        units = np.flatnonzero(strata == stratum)
-        count = max(1, round(len(units) * share)) if share < 1 else len(units)
-        dealt = np.arange(len(units)) * count // len(units)
-        block[units if share == 1 else random.permutation(units)] = dealt + len(of_block)
-        of_block += [int(stratum)] * count
-    return block, np.asarray(of_block, np.int64)
+_ROUNDS = 4
+
+
+def shuffled(index: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Return the places of rows in a random order of ``size`` rows, without making the order.
+
+    A Feistel network of four rounds is a permutation of the numbers of 2k bits; what falls beyond ``size``
+    is permuted again until it does not (Black and Rogaway, CT-RSA 2002).
+    """
+    bits = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(bits)) - 1)
+    keys = np.random.default_rng([seed, 1]).integers(0, 1 << 63, _ROUNDS, np.uint64)
+
+    def permuted(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left, right = number >> bits, number & mask
+        for key in keys:
+            mixed = (right + key) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            left, right = right, left ^ ((mixed >> np.uint64(31)) & mask)
+        return (left << bits) | right
+
+    found = permuted(index.astype(np.uint64))
+    while len(beyond := np.flatnonzero(found >= size)):
+        found[beyond] = permuted(found[beyond])
+    return found.astype(np.int64)
 
 
 def intervals(

@@ -232,6 +232,11 @@ class SnapshotWriter:
             self._begin(split)
         self._splits[split].append(table)
 
+    def end_file(self, split: str) -> None:
+        """End the file of a split: the next rows begin another."""
+        if split in self._splits:
+            self._splits[split].finish()
+
     def _begin(self, split: str) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", split):
             raise InputError(

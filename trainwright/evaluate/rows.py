@@ -1,0 +1,230 @@
+"""Rows of predictions that are read piece by piece, and statistics of them that are merged."""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from trainwright.artifacts import Snapshot
+from trainwright.errors import InputError
+from trainwright.evaluate.predictions import (
+    BASELINE,
+    PredictionPair,
+    Predictions,
+    names_to_read,
+    pair,
+    read_predictions,
+    roles_of,
+    to_predictions,
+)
+from trainwright.significance import Cells
+from trainwright.tables import ROW_GROUP, Piece, fingerprints, pieces, read_piece
+
+PIECE_ROWS = 2 * ROW_GROUP
+"""Rows a piece, about: what is in memory at once."""
+
+FAN_IN = 32
+"""Partial results that are merged at a time."""
+
+Partial = dict[str, Any]
+"""Sufficient statistics of some rows by name: arrays, which are added up, or values with ``merged``."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Predictions that are read piece by piece, as often as a pass needs them.
+
+    Attributes:
+        pieces: Plain data, which any process can be handed.
+        read: Returns the rows of a piece.
+        total: Rows of all pieces, those without a label among them.
+        where: Named in errors.
+    """
+
+    pieces: Sequence[Any]
+    read: Callable[[Any], PredictionPair]
+    total: int
+    where: str = "predictions"
+
+    @classmethod
+    def of(cls, pair: PredictionPair, where: str = "predictions") -> "Rows":
+        """Return rows that are in memory, as one piece."""
+        return cls([pair], _identity, pair.candidate.rows + pair.candidate.unlabelled, where)
+
+    def add_up(self, take: Callable[..., Partial], request: Any) -> Partial:
+        """Return the merged partial results of ``take(pair, place, request)`` of all pieces.
+
+        They are merged by their place alone, each 32 in a row: whoever takes which piece, the sums are the
+        same to the last digit.
+        """
+        return merge_all(map(partial(_take, self.read, take, request), enumerate(self.pieces)))
+
+
+def _take(
+    read: Callable[[Any], PredictionPair],
+    take: Callable[..., Partial],
+    request: Any,
+    numbered: tuple[int, Any],
+) -> Partial:
+    place, piece = numbered
+    return take(read(piece), place, request)
+
+
+def _identity(pair: PredictionPair) -> PredictionPair:
+    return pair
+
+
+def merge_all(taken: Iterable[Partial]) -> Partial:
+    """Merge partial results, given in their order, :data:`FAN_IN` at a time until one is left."""
+    rows = iter(taken)
+    merged = [merge(itertools.chain([first], itertools.islice(rows, FAN_IN - 1))) for first in rows]
+    return merged[0] if len(merged) == 1 else merge_all(merged)
+
+
+_HELD = 8
+
+
+def merge(taken: Iterable[Partial]) -> Partial:
+    """Merge partial results in the order given; the first one's arrays become the sums."""
+    total: Partial = {}
+    held: dict[str, list[Any]] = {}
+    for part in taken:
+        for name, value in part.items():
+            if not isinstance(value, np.ndarray):
+                held.setdefault(name, []).append(value)
+                if len(held[name]) == _HELD and isinstance(value, Cells):
+                    held[name] = [Cells.merged(held[name])]
+            elif name in total:
+                total[name] += value
+            else:
+                total[name] = value
+    return total | {name: values[0].merged(values) for name, values in held.items()}
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The predictions of one split, read by piece."""
+
+    folder: Path
+    snapshot: Snapshot
+    columns: tuple[str, ...]
+    where: str
+
+    @property
+    def key(self) -> str:
+        return roles_of(self.snapshot).key
+
+    def keys(self, piece: Piece) -> Any:
+        batches = read_piece(self.folder, piece, [self.key])
+        return pa.chunked_array([batch.column(0) for batch in batches])
+
+    def read(self, piece: Piece) -> Predictions:
+        names = names_to_read(self.snapshot, self.columns, self.where)
+        table = pa.Table.from_batches(read_piece(self.folder, piece, names))
+        return to_predictions(table, self.snapshot, self.columns, f"{self.where}, {piece.entry.uri}")
+
+
+def read_rows(
+    folder: Path,
+    snapshot: Snapshot,
+    split: str,
+    columns: Sequence[str],
+    baseline: tuple[Path, Snapshot] | None = None,
+) -> Rows:
+    """Return the predictions of a split, with those of the baseline; memory stays that of a piece.
+
+    Both models' predictions are matched piece by piece where both have the rows in the same order, as those
+    of ``train`` and ``score`` have. Other orders are matched by key in memory, and so are those of a language
+    model, whose tokens are counted over all rows.
+    """
+    entries = [("predictions", folder, snapshot), *([(BASELINE, *baseline)] if baseline else [])]
+    splits = []
+    for name, place, entry in entries:
+        present = {column.name for column in entry.columns}
+        chosen = [column for column in columns if name != BASELINE or column in present]
+        where = f"{name}, split {split!r}"
+        names_to_read(entry, chosen, where)
+        splits.append(_Split(place, entry, tuple(chosen), where))
+    found = [pieces(part.folder, part.snapshot, [split], PIECE_ROWS) for part in splits]
+    where = splits[0].where
+    if found[0] and roles_of(snapshot).kind != "language_model" and _aligned(splits, found):
+        rows = partial(_read_pair, tuple(splits))
+        return Rows(list(zip(*found, strict=True)), rows, snapshot.splits[split], where)
+    whole = [
+        read_predictions(place, entry, split, part.columns, name)
+        for (name, place, entry), part in zip(entries, splits, strict=True)
+    ]
+    for model, part in zip(whole[1:], splits[1:], strict=True):
+        require_unique(KeySample.of(model), model.rows, part.key, part.where)
+    return Rows.of(pair(whole[0], whole[1] if baseline else None), where)
+
+
+def _read_pair(splits: Sequence[_Split], found: Sequence[Piece]) -> PredictionPair:
+    read = [split.read(piece) for split, piece in zip(splits, found, strict=True)]
+    return pair(read[0], read[1] if len(read) > 1 else None)
+
+
+def _aligned(splits: Sequence[_Split], found: Sequence[Sequence[Piece]]) -> bool:
+    """Return True if all have the same rows in the same order, as far as their keys tell."""
+    if len(splits) == 1:
+        return True
+    if [piece.rows for piece in found[0]] != [piece.rows for piece in found[1]]:
+        return False
+    if not all(split.key for split in splits):
+        return True  # pairing them tells what is wrong
+    for both in zip(*found, strict=True):
+        ours, theirs = (split.keys(piece) for split, piece in zip(splits, both, strict=True))
+        if ours.type == theirs.type and not ours.equals(theirs):
+            return False
+    return True
+
+
+KEYS = 1 << 21
+"""Keys that are compared with each other: all of so many rows, else a random sample of this size at most."""
+
+
+@dataclass(frozen=True)
+class KeySample:
+    """Fingerprints of keys: those whose highest bits are 0, so that equal keys are sampled together.
+
+    ``shift`` is the number of those bits: all keys are sampled if it is 0.
+    """
+
+    fingerprints: NDArray[np.uint64]
+    shift: int = 0
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> "KeySample":
+        """Sample the keys of some rows; none where they have no key."""
+        if predictions.key is None:
+            return cls(np.empty(0, np.uint64))
+        return cls(fingerprints(predictions.key))
+
+    @classmethod
+    def merged(cls, parts: Sequence["KeySample"]) -> "KeySample":
+        """Return the sample of the keys of all parts."""
+        shift = max(part.shift for part in parts)
+        found = np.concatenate([part.fingerprints for part in parts])
+        while True:
+            found = found[found >> np.uint64(64 - shift) == 0] if shift else found
+            if len(found) <= KEYS:
+                return cls(found, shift)
+            shift += 1
+
+
+def require_unique(sample: KeySample, rows: int, key: str, where: str) -> None:
+    """Reject rows that were scored twice, as a sampler that pads its last batch does."""
+    sampled, distinct = len(sample.fingerprints), len(np.unique(sample.fingerprints))
+    if distinct != sampled:
+        of = f", a sample of {rows:,}," if sample.shift else ""
+        raise InputError(
+            f"{sampled:,} rows{of} have {distinct:,} keys in {key!r}: some were scored twice",
+            where=where,
+            hint="Score every row once; a distributed sampler pads its last batch with repeats.",
+        )
