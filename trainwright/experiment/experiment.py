@@ -22,7 +22,7 @@ from trainwright.experiment.validation import Validation
 OWNER_LABELS = {"owner": "owner", "cost-centre": "cost_centre"}
 """Labels of a job in a queue, and of its pods, by the key of `run`; ``deploy/kueue/labels.yaml`` demands them."""
 
-ENGINE_SECTIONS = ("data", "validation")
+ENGINE_SECTIONS = ("data", "validation", "evaluation")
 """Sections of the steps that process rows by an engine."""
 
 
