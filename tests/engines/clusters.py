@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.materialize.servers import answers, free_port, wait_until
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 SEVERAL = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
@@ -39,8 +39,8 @@ class BeamCluster:
         lists = Path(f"/proc/{self.pool.pid}/task").glob("*/children")
         os.kill(max(int(pid) for children in lists for pid in children.read_text().split()), signal.SIGKILL)
 
-    def engine(self, store: Path) -> Engine:
-        return Engine(name=self.runner, options=self.options, store=str(store))
+    def engine(self, store: Path) -> DataEngine:
+        return DataEngine(name=self.runner, options=self.options, store=str(store))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import PredictionPair, take
 from trainwright.evaluate.rows import KeySample, Rows, require_unique
-from trainwright.experiment import Engine, Evaluation
+from trainwright.experiment import DataEngine, Evaluation
 from trainwright.significance import Estimate
 from trainwright.tables import write_snapshot
 
@@ -101,7 +101,7 @@ def judged(label: np.ndarray, scores: list[np.ndarray], pieces: int) -> Findings
     parts = np.array_split(np.arange(len(label)), pieces)
     models = [predictions(label, score) for score in scores]
     pairs = [PredictionPair(*(take(model, part) for model in models)) for part in parts]
-    source = Rows(pairs, Rows.of(pairs[0]).read, len(label), engine=Engine(workers=2))
+    source = Rows(pairs, Rows.of(pairs[0]).read, len(label), engine=DataEngine(workers=2))
     section = {"resamples": 200, "rules": [{"metric": "auc", "margin": 0.01}]}
     return measure(source, Evaluation.check(section, "test"))
 

@@ -12,7 +12,7 @@ from trainwright.configure.configuration import SECTIONS
 from trainwright.errors import InputError
 from trainwright.experiment import (
     Data,
-    Engine,
+    DataEngine,
     Experiment,
     Imported,
     Query,
@@ -85,8 +85,8 @@ def test_runner_of_an_earlier_version_is_read_as_engine(tmp_path: Path) -> None:
         + "validation: {runner: {engine: processes, workers: 3}}\n"
     )
     experiment = arguments.load(written(tmp_path, text))
-    assert experiment.data.engine == Engine(name="FlinkRunner", options=("--parallelism=2",))
-    assert experiment.validation.engine == Engine(workers=3)
+    assert experiment.data.engine == DataEngine(name="FlinkRunner", options=("--parallelism=2",))
+    assert experiment.validation.engine == DataEngine(workers=3)
 
 
 @pytest.mark.covers("B1")

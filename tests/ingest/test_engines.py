@@ -10,7 +10,7 @@ from tests.engines import clusters, pieces_work
 from tests.ingest.taking import data, flights, put, take, whole
 from trainwright.engine import map_pieces
 from trainwright.errors import DependencyError, InputError
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 
 SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
 TFDV = clusters.ROOT / ".environments" / "tfdv" / "bin" / "python"
@@ -31,13 +31,13 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def section(store: Path, engine: Engine) -> object:
+def section(store: Path, engine: DataEngine) -> object:
     options = {"splits": SPLITS, "shard_rows": 50, "store": str(store)}
     return data(**options, engine=engine.model_dump(exclude_none=True))
 
 
 def test_several_worker_processes_of_beam_share_the_pieces() -> None:
-    engine = Engine(name="DirectRunner", options=clusters.SEVERAL)
+    engine = DataEngine(name="DirectRunner", options=clusters.SEVERAL)
     done = list(map_pieces(pieces_work.pid, range(40), engine, "ingest"))
     assert [item for item, _ in done] == list(range(40))
     assert len({pid for _, pid in done} - {os.getpid()}) == 2
@@ -46,7 +46,7 @@ def test_several_worker_processes_of_beam_share_the_pieces() -> None:
 def test_workers_of_a_job_service_make_the_snapshot_of_one_process(
     tmp_path: Path, source: Path, cluster: clusters.BeamCluster
 ) -> None:
-    alone = take(source, tmp_path / "alone", section(tmp_path / "one", Engine(workers=1)))
+    alone = take(source, tmp_path / "alone", section(tmp_path / "one", DataEngine(workers=1)))
     made = take(source, tmp_path / "made", section(tmp_path / "store", cluster.engine(tmp_path / "results")))
     assert made.digest == alone.digest
     assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
@@ -71,14 +71,14 @@ def test_service_killed_in_the_middle_is_a_typed_error_and_the_next_run_gives_th
     with clusters.beam(tmp_path) as cluster:
         config = section(tmp_path / "store", cluster.engine(tmp_path / "results"))
         made = take(source, tmp_path / "made", config)
-    alone = take(source, tmp_path / "alone", section(tmp_path / "one", Engine(workers=1)))
+    alone = take(source, tmp_path / "alone", section(tmp_path / "one", DataEngine(workers=1)))
     assert made.digest == alone.digest
     assert whole(tmp_path / "made" / "snapshot").rows == 3000
 
 
 def test_absent_job_service_is_a_typed_error(tmp_path: Path, source: Path) -> None:
     options = ("--job_endpoint=127.0.0.1:9", "--job_server_timeout=1", "--environment_type=LOOPBACK")
-    engine = Engine(name="PortableRunner", options=options, store=str(tmp_path / "results"))
+    engine = DataEngine(name="PortableRunner", options=options, store=str(tmp_path / "results"))
     with pytest.raises(DependencyError, match="PortableRunner did not finish the work") as caught:
         take(source, tmp_path / "out", section(tmp_path / "store", engine))
     assert caught.value.code == 21
@@ -103,7 +103,7 @@ def test_worker_of_another_image_is_rejected_with_both_versions(tmp_path: Path) 
 def test_option_that_beam_does_not_know_is_rejected_before_the_job(
     tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    engine = Engine(name="PortableRunner", options=options, store=str(tmp_path / "results"))
+    engine = DataEngine(name="PortableRunner", options=options, store=str(tmp_path / "results"))
     with pytest.raises(InputError, match=message) as caught:
         list(map_pieces(pieces_work.pid, range(3), engine, "ingest"))
     assert caught.value.where == "engine.options"
@@ -111,6 +111,6 @@ def test_option_that_beam_does_not_know_is_rejected_before_the_job(
 
 
 def test_result_that_another_process_wrote_is_rejected(tmp_path: Path) -> None:
-    engine = Engine(name="DirectRunner", store=str(tmp_path))
+    engine = DataEngine(name="DirectRunner", store=str(tmp_path))
     with pytest.raises(InputError, match="another process wrote this result"):
         list(map_pieces(pieces_work.forge, [str(tmp_path)], engine, "ingest"))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.engines import clusters
 from tests.ingest.taking import data, flights, put, take
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,11 @@ def test_kill_in_the_middle_gives_the_snapshot_of_one_process(
 ) -> None:
     source = put(tmp_path / "in.parquet", flights(3000), row_group_size=50)
 
-    def on(engine: Engine, name: str) -> object:
+    def on(engine: DataEngine, name: str) -> object:
         config = {"splits": {"all": {"fraction": 1}}, "shard_rows": 50, "store": str(tmp_path / name)}
         return data(**config, engine=engine.model_dump(exclude_none=True))
 
-    alone = take(source, tmp_path / "alone", on(Engine(workers=1), "one"))
+    alone = take(source, tmp_path / "alone", on(DataEngine(workers=1), "one"))
     kill = flink.kill_worker if victim == "worker" else flink.kill_task_manager
     with clusters.killing(kill, tmp_path / "store"):
         made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), "store"))

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from tests.engines import clusters
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 from trainwright.tables import write_snapshot
 from trainwright.validate.statistics import ScanRequest, counted_as, packed, scan
 from trainwright.validate.tfdv import schema_pb2
@@ -20,7 +20,7 @@ def test_statistics_on_flink_are_those_of_one_process(tmp_path: Path) -> None:
     manifest = write_snapshot(folder, {"train": [table]}, parents={}, roles={}, rows_per_file=500)
     shared = replace(manifest, files=tuple(replace(x, uri=str(folder / x.uri)) for x in manifest.files))
     request = ScanRequest(packed(counted_as(schema_pb2.Schema())), ("x", "w"), {"x": np.array([0.0])})
-    alone, counts = scan(folder, manifest, "train", request, Engine(workers=1))
+    alone, counts = scan(folder, manifest, "train", request, DataEngine(workers=1))
     with clusters.flink(tmp_path) as flink:
         engine = flink.engine(tmp_path / "results")
         made, found = scan(folder, shared, "train", request, engine)

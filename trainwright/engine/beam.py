@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from trainwright import storage
-from trainwright.engine.tasks import Task, installed_versions, lost, require_same_versions
+from trainwright.engine.tasks import EngineTask, installed_versions, lost, require_same_versions
 from trainwright.errors import DependencyError, InputError, TrainwrightError
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 
 _DIRECT = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 """Beam's runner for one machine. What Beam calls ``DirectRunner`` first looks for a program to download."""
@@ -30,7 +30,7 @@ _INCOMPATIBLE = r"Submission environment: \S*/beam_(\S+)\. Runtime environment: 
 
 
 def run(
-    work: Callable[[Any], Any], items: Sequence[Any], engine: Engine, step: str, store: str
+    work: Callable[[Any], Any], items: Sequence[Any], engine: DataEngine, step: str, store: str
 ) -> Iterator[Any]:
     """Yield the result, or the failure, of each item in their order.
 
@@ -45,7 +45,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="trainwright-engine-") as here:
         prefix, key = storage.join(store or here, secrets.token_hex(8)), secrets.token_bytes(32)
         options = [option.replace("{step}", step) for option in engine.options]
-        task = partial(_write, Task(work, installed_versions()), prefix, key)
+        task = partial(_write, EngineTask(work, installed_versions()), prefix, key)
         try:
             _run_pipeline(engine, options, task, items)
             with ThreadPoolExecutor(_THREADS) as threads:
@@ -58,7 +58,7 @@ def run(
 
 
 def _run_pipeline(
-    engine: Engine, flags: Sequence[str], task: Callable[[tuple[int, Any]], None], items: Sequence[Any]
+    engine: DataEngine, flags: Sequence[str], task: Callable[[tuple[int, Any]], None], items: Sequence[Any]
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Beam about packages that it could also use, and about itself
@@ -80,7 +80,7 @@ def _run_pipeline(
         raise lost(engine.name, f"the job ended as {state}")
 
 
-def _pipeline(engine: Engine, flags: Sequence[str]) -> Any:
+def _pipeline(engine: DataEngine, flags: Sequence[str]) -> Any:
     """Return an empty pipeline; reject options that Beam would only drop with a warning."""
     try:
         from apache_beam import Pipeline
@@ -105,7 +105,7 @@ def _pipeline(engine: Engine, flags: Sequence[str]) -> Any:
     return pipeline
 
 
-def _options_of_job_service(engine: Engine, endpoint: str) -> set[str]:
+def _options_of_job_service(engine: DataEngine, endpoint: str) -> set[str]:
     import grpc  # type: ignore[import-untyped, unused-ignore]
     from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 
@@ -119,7 +119,7 @@ def _options_of_job_service(engine: Engine, endpoint: str) -> set[str]:
     return {option.name for option in found.options}
 
 
-def _rejected(engine: Engine, why: str) -> InputError:
+def _rejected(engine: DataEngine, why: str) -> InputError:
     import apache_beam
 
     return InputError(
@@ -129,7 +129,7 @@ def _rejected(engine: Engine, why: str) -> InputError:
     )
 
 
-def _write(task: Task, prefix: str, key: bytes, numbered: tuple[int, Any]) -> None:
+def _write(task: EngineTask, prefix: str, key: bytes, numbered: tuple[int, Any]) -> None:
     """Do one item and write its result; the first result counts, as Beam may try twice."""
     place, item = numbered
     content = pickle.dumps(task(item), protocol=pickle.HIGHEST_PROTOCOL)

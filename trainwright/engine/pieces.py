@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from trainwright.engine.beam import run
 from trainwright.errors import InputError
-from trainwright.experiment import Engine
-from trainwright.tables.workers import Failure, Pool
+from trainwright.experiment import DataEngine
+from trainwright.tables.workers import Pool, TaskFailure
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,7 +23,7 @@ _MIN_TASKS = 32
 def map_pieces(
     work: Callable[[Item], Result],
     items: Sequence[Item],
-    engine: Engine,
+    engine: DataEngine,
     step: str,
     *,
     store: str = "",
@@ -49,7 +49,7 @@ def map_pieces(
         yield from Pool(work, engine.workers, **pool).run(items)
         return
     for result in run(work, items, engine, step, engine.store or store):
-        if isinstance(result, Failure):
+        if isinstance(result, TaskFailure):
             raise result.error()
         yield result
 
@@ -58,7 +58,7 @@ def map_merge(
     work: Callable[[Item], Result],
     merge: Callable[[Iterable[Result]], Result],
     items: Sequence[Item],
-    engine: Engine,
+    engine: DataEngine,
     step: str,
     *,
     store: str = "",
@@ -89,7 +89,7 @@ def _merge_groups(rows: Iterator[Result], merge: Callable[[Iterable[Result]], Re
         yield merge(itertools.chain([first], itertools.islice(rows, FAN_IN - 1)))
 
 
-def require_reachable(uris: Iterable[str], engine: Engine, key: str) -> None:
+def require_reachable(uris: Iterable[str], engine: DataEngine, key: str) -> None:
     """Reject files in this step's own folder, which the manifest names relative to it.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import trainwright
 from trainwright.errors import DependencyError, InputError
-from trainwright.tables.workers import Failure
+from trainwright.tables.workers import TaskFailure
 
 
 @cache
@@ -41,19 +41,19 @@ def require_same_versions(worker: Mapping[str, str], step: Mapping[str, str], wh
 
 
 @dataclass(frozen=True)
-class Task:
+class EngineTask:
     """Work as workers get it, with the packages of the step that submits it."""
 
     work: Callable[[Any], Any]
     versions: Mapping[str, str]
 
     def __call__(self, item: Any) -> Any:
-        """Return the result of one item, or the :class:`Failure`."""
+        """Return the result of one item, or the :class:`TaskFailure`."""
         try:
             require_same_versions(installed_versions(), self.versions, "engine.options")
             return self.work(item)
         except Exception as error:
-            return Failure.of(error)
+            return TaskFailure.of(error)
 
 
 def lost(engine: str, error: object) -> DependencyError:

@@ -23,7 +23,7 @@ from trainwright.evaluate.predictions import (
     roles_of,
     to_predictions,
 )
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 from trainwright.significance import Cells
 from trainwright.tables import ROW_GROUP, Piece, fingerprints, pieces, read_piece
 
@@ -50,7 +50,7 @@ class Rows:
     read: Callable[[Any], PredictionPair]
     total: int
     where: str = "predictions"
-    engine: Engine = field(default_factory=lambda: Engine(workers=1))
+    engine: DataEngine = field(default_factory=lambda: DataEngine(workers=1))
 
     @classmethod
     def of(cls, pair: PredictionPair, where: str = "predictions") -> "Rows":
@@ -130,7 +130,7 @@ def read_rows(
     columns: Sequence[str],
     baseline: tuple[Path, Snapshot] | None = None,
     *,
-    engine: Engine,
+    engine: DataEngine,
 ) -> Rows:
     """Return the predictions of a split, with those of the baseline; memory stays that of a piece.
 

@@ -6,7 +6,7 @@ together. Each step then reads its own section, passed as one JSON object.
 
 from trainwright.experiment.alerts import Alert, Smtp
 from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Share, Window
-from trainwright.experiment.engine import Engine
+from trainwright.experiment.engine import DataEngine
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
 from trainwright.experiment.features import Features, JoinLimits, Materialize
@@ -46,7 +46,7 @@ __all__ = [
     "Canary",
     "CsvFormat",
     "Data",
-    "Engine",
+    "DataEngine",
     "Evaluation",
     "Experiment",
     "FeatureTokenizer",

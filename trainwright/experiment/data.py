@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from trainwright.artifacts import UNASSIGNED
-from trainwright.experiment.engine import ENGINE, Engine
+from trainwright.experiment.engine import ENGINE, DataEngine
 from trainwright.experiment.section import Fraction, Name, Section, Time, kind_of
 
 LabelKind = Literal["auto", "binary", "multiclass", "regression"]
@@ -142,7 +142,9 @@ class Data(Section):
     store: Name | None = Field(None, description="Folder or bucket for shards. Default: the step's output.")
     shard_rows: int = Field(1_000_000, ge=1, description="Rows per shard.")
     remember: Name | None = Field(None, description="Folder that caches checksums of local files.")
-    engine: Engine = Field(Engine(), validation_alias=ENGINE, description="Engine that writes the shards.")
+    engine: DataEngine = Field(
+        DataEngine(), validation_alias=ENGINE, description="Engine that writes the shards."
+    )
 
     @field_validator("classes", mode="before")
     @classmethod

@@ -13,7 +13,7 @@ ENGINE = AliasChoices("engine", "runner")
 _DIRECT = ("", "DirectRunner", "direct", "FnApiRunner")
 
 
-class Engine(Section):
+class DataEngine(Section):
     """Engine that processes the rows; the result is the same with each."""
 
     name: str = Field(

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainwright.experiment.data import Data, is_reserved
-from trainwright.experiment.engine import Engine
+from trainwright.experiment.engine import DataEngine
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, Materialize
 from trainwright.experiment.network import LanguageModel, Mlp, Network
@@ -31,7 +31,7 @@ class Experiment(Section):
 
     schema_version: Literal[1] = Field(1, description="File format version.")
     data: Data = Field(description="Source, columns and splits.")
-    engine: Engine = Field(Engine(), description="Engine of all data steps whose section names none.")
+    engine: DataEngine = Field(DataEngine(), description="Engine of all data steps whose section names none.")
     schema_file: Name | None = Field(None, description="TFDV schema (.pbtxt). Default: inferred, HOLD.")
     validation: Validation = Field(Validation(), description="Limits on the data.")
     features: Features = Field(Features(), description="Columns to use, and features to join.")

@@ -99,7 +99,7 @@ class _Worker:
 
 
 @dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """An error of a worker, in a form that every process can unpickle."""
 
     kind: type[TrainwrightError]
@@ -108,7 +108,7 @@ class Failure:
     hint: str
 
     @classmethod
-    def of(cls, error: BaseException) -> "Failure":
+    def of(cls, error: BaseException) -> "TaskFailure":
         """Return the failure that an error stands for; one that nobody expects goes to the log."""
         known = in_our_words(error)
         if isinstance(known, TrainwrightError):
@@ -140,7 +140,7 @@ class _Run(Generic[Task, Result]):
             while place not in self._done:
                 self._receive()
             result = self._done.pop(place)
-            if isinstance(result, Failure):
+            if isinstance(result, TaskFailure):
                 while any(worker.tasks for worker in self._workers):
                     self._receive()
                 raise result.error()
@@ -161,7 +161,7 @@ class _Run(Generic[Task, Result]):
                 raise self._death(worker) from None
             worker.tasks.remove(place)
             self._done[place] = answer
-            if isinstance(answer, Failure):
+            if isinstance(answer, TaskFailure):
                 self._waiting.clear()
             self._assign(worker)
 
@@ -195,7 +195,7 @@ def _serve(
             try:
                 answer: object = work(tasks[place])
             except Exception as error:
-                answer = Failure.of(error)
+                answer = TaskFailure.of(error)
             pipe.send((place, answer))
             del answer
             pa.default_memory_pool().release_unused()  # one task's peak is not added to the next one's

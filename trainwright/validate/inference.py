@@ -13,7 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.artifacts.snapshot import UNASSIGNED
 from trainwright.errors import InputError
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 from trainwright.tables import iter_batches
 from trainwright.validate.columns import by_column, is_text, prepared
 from trainwright.validate.profile import unreadable_columns
@@ -35,7 +35,7 @@ def infer_schema(
     folder: Path,
     split: str,
     also: Sequence[str] | None = None,
-    engine: Engine = Engine(),  # noqa: B008 - it is frozen
+    engine: DataEngine = DataEngine(),  # noqa: B008 - it is frozen
     store: str = "",
 ) -> str:
     """Return a first schema of a snapshot in its text form, with comments on what to review.

@@ -17,7 +17,7 @@ from trainwright.artifacts import Snapshot
 from trainwright.documents import canonical, digest_text, read_json
 from trainwright.drift.comparison import Counts, Cuts
 from trainwright.errors import InputError, TrainwrightError
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 from trainwright.tables import iter_batches
 from trainwright.validate.columns import by_column, cut_points, unreadable
 from trainwright.validate.statistics import (
@@ -100,7 +100,7 @@ class Profiler:
     folder: Path
     snapshot: Snapshot
     schema: Any
-    engine: Engine = field(default_factory=Engine)
+    engine: DataEngine = field(default_factory=DataEngine)
     store: str = ""
 
     def profile(self, split: str) -> Profile:

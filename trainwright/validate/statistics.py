@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from trainwright.artifacts import Snapshot
 from trainwright.drift.comparison import Counts, Cuts
 from trainwright.engine import map_merge, require_reachable
-from trainwright.experiment import Engine
+from trainwright.experiment import DataEngine
 from trainwright.tables import ROW_GROUP, Piece, pieces, read_piece
 from trainwright.validate.columns import add_counts, listed, no_counts, prepared
 from trainwright.validate.tfdv import (
@@ -215,7 +215,7 @@ def finish(total: PartialResult, request: ScanRequest) -> Any:
 
 
 def scan(
-    folder: Path, snapshot: Snapshot, split: str, request: ScanRequest, engine: Engine, shared: str = ""
+    folder: Path, snapshot: Snapshot, split: str, request: ScanRequest, engine: DataEngine, shared: str = ""
 ) -> tuple[Any, dict[str, Counts]]:
     """Scan a split; the engine changes nothing of the result.
 
