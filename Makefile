@@ -10,11 +10,12 @@ FLIGHTS := examples/flights
 PACKAGE := $(FLIGHTS)/data/.package/.made
 EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
+FLINK := .environments/flink/.made
 DOCS := .environments/docs/.made
 AUDIT := .environments/audit/.made
 LOCKS := $(wildcard images/*.lock images/*/requirements*.lock)
 
-.PHONY: cli setup help demo data test test-kubeflow check docs lint types format compile compile-check interface-check release lock lock-check audit sbom environments images bench clean
+.PHONY: cli setup help demo data test test-kubeflow test-engines check docs lint types format compile compile-check interface-check release lock lock-check audit sbom environments images bench clean
 .DEFAULT_GOAL := cli
 
 cli: .venv/.made  ## put the command line into .venv: all that submitting needs (plain `make`)
@@ -36,6 +37,9 @@ test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its enviro
 
 test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
 	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
+
+test-engines: environments .venv/.tools $(FLINK)  ## run `ingest` and `validate` on Flink with two task managers; needs Maven and Java 17
+	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
@@ -106,6 +110,12 @@ $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 # Feast with Spark and Ray, which its tests start.
 $(ENGINES): images/feast/requirements-engines.lock images/kfp.lock | .venv/.made
 	@rm -rf $(@D) && $(BIN)/python -P trainwright/authoring/installer.py environment feast $(@D) --variant engines
+	@touch $@
+
+# Flink and Beam's job server for it, each jar by its hash.
+$(FLINK): tests/engines/flink/pom.xml tests/engines/flink/jars.sha256
+	@mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(@D)
+	@cd $(@D) && sha256sum --quiet --check $(CURDIR)/$(word 2,$^)
 	@touch $@
 
 # What builds the site: it imports the library as an author has it.

@@ -108,13 +108,13 @@ print(json.dumps([seconds, [worker if forked else own, own], found.datasets[0].n
 
 OURS = """
 from trainwright.artifacts import Snapshot
-from trainwright.experiment import Runner
+from trainwright.experiment import DataEngine
 from trainwright.validate.profile import Profiler
 from trainwright.validate.profile import own_cuts
 snapshot, forked = Snapshot.read(folder / "snapshot"), int(sys.argv[2]) > 1
 start = time.perf_counter()
 schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name=column.name) for column in snapshot.columns])
-lookout = Profiler(folder / "snapshot", snapshot, schema, Runner(workers=int(sys.argv[2])))
+lookout = Profiler(folder / "snapshot", snapshot, schema, DataEngine(workers=int(sys.argv[2])))
 found = lookout.statistics("train")
 if sys.argv[3] == "counts":
     numbers = [column.name for column in snapshot.columns if not column.name.startswith("word")]
@@ -125,14 +125,14 @@ if sys.argv[3] == "counts":
 SHARE = """
 import pyarrow.parquet as pq, pyarrow as pa
 from trainwright.artifacts import Snapshot
-from trainwright.experiment import Runner
+from trainwright.experiment import DataEngine
 from trainwright.validate.profile import Profiler
 from trainwright.tables import write_snapshot
 table = pq.read_table(folder / f"{sys.argv[2]}.parquet")
 snapshot = write_snapshot(folder / "same" / sys.argv[2], {"train": [table]}, parents={}, roles={})
 start = time.perf_counter()
 schema = schema_pb2.Schema(feature=[schema_pb2.Feature(name=column.name) for column in snapshot.columns])
-found = Profiler(folder / "same" / sys.argv[2], snapshot, schema, Runner()).statistics("train")
+found = Profiler(folder / "same" / sys.argv[2], snapshot, schema, DataEngine()).statistics("train")
 """
 
 FRAME = """

@@ -31,6 +31,7 @@ ROOMS = {
     "serving": "torch",
     "featurestore": "feast",
     "engines": "feast",
+    "engine": "ingest",
     "examples": "feast",
     "report": "tabular",
     "tables": "tabular",

@@ -5,6 +5,7 @@ alias for one release and a line in the change log before its line here is chang
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import typer
 from docs.site import reference
 from trainwright import errors
 from trainwright.cli import app
-from trainwright.experiment import Experiment, Steps
+from trainwright.experiment import Data, Experiment, Steps
+
+DATA = {"source": "x", "splits": {"train": {"fraction": 1}}}
 
 FROZEN: dict[str, Any] = json.loads(Path(__file__).with_name("interfaces.json").read_text())
 
@@ -68,6 +71,9 @@ def test_every_command_and_option_of_the_earlier_version_exists() -> None:
 def test_every_experiment_key_of_the_earlier_version_is_accepted() -> None:
     schema = Experiment.model_json_schema()
     known = {key.replace("steps.probe", "steps.smoke_test") for key in FROZEN["experiment_keys"]}
+    known = {re.sub(r"^(data|validation)\.runner", r"\1.engine", key) for key in known}
+    known -= {"data.engine.engine", "validation.engine.engine"}
+    Data.check({**DATA, "runner": {"engine": "beam", "options": ["--runner=FlinkRunner"]}}, "the old name")
     known.remove("training.objective.kind")  # `data.label_kind` describes the target, once for all steps
     Steps.check({"probe": {"cpu": "1", "memory": "1G"}}, "the old name of a step")
     assert known - set(experiment_keys(schema, schema["$defs"])) == set()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.evaluate.simulated import predictions
+from trainwright.engine import pieces as merging
 from trainwright.errors import InputError
 from trainwright.evaluate import evaluation_data, rows
 from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
@@ -16,7 +17,7 @@ from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import PredictionPair, take
 from trainwright.evaluate.rows import KeySample, Rows, require_unique
-from trainwright.experiment import Evaluation
+from trainwright.experiment import DataEngine, Evaluation
 from trainwright.significance import Estimate
 from trainwright.tables import write_snapshot
 
@@ -100,7 +101,7 @@ def judged(label: np.ndarray, scores: list[np.ndarray], pieces: int) -> Findings
     parts = np.array_split(np.arange(len(label)), pieces)
     models = [predictions(label, score) for score in scores]
     pairs = [PredictionPair(*(take(model, part) for model in models)) for part in parts]
-    source = Rows(pairs, Rows.of(pairs[0]).read, len(label))
+    source = Rows(pairs, Rows.of(pairs[0]).read, len(label), engine=DataEngine(workers=2))
     section = {"resamples": 200, "rules": [{"metric": "auc", "margin": 0.01}]}
     return measure(source, Evaluation.check(section, "test"))
 
@@ -119,7 +120,7 @@ def test_scores_that_share_steps_are_off_by_at_most_what_the_page_says(
     exact = judged(label, scores, 1)
     monkeypatch.setattr(evaluation_data, "EXACT", 1_000)
     monkeypatch.setattr(evaluation_data, "STEPS", 512)
-    monkeypatch.setattr(rows, "FAN_IN", 4)
+    monkeypatch.setattr(merging, "FAN_IN", 4)
     stepped = judged(label, scores, 40)
     assert "off by" not in exact.overall["auc"].method
     for name in ("auc", "average_precision"):

@@ -12,6 +12,7 @@ from trainwright.configure.configuration import SECTIONS
 from trainwright.errors import InputError
 from trainwright.experiment import (
     Data,
+    DataEngine,
     Experiment,
     Imported,
     Query,
@@ -59,6 +60,33 @@ def test_valid_file_becomes_arguments_with_absolute_paths(tmp_path: Path) -> Non
     assert given["commit"] == "none"
     assert given["registry"]["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
     assert Data.parse(given["data"], "data").splits["train"].start.isoformat() == "2013-01-01T00:00:00+00:00"
+
+
+def test_engine_of_the_experiment_is_that_of_every_data_step_without_its_own(tmp_path: Path) -> None:
+    flink = "engine: {name: FlinkRunner, store: shared, options: ['--job_endpoint=flink-{step}:8099']}\n"
+    given = arguments.read(written(tmp_path, GOOD + flink + "validation: {engine: {workers: 3}}\n"))
+    assert given["data"]["engine"] == {
+        "name": "FlinkRunner",
+        "store": str(tmp_path / "shared"),
+        "options": ["--job_endpoint=flink-{step}:8099"],
+    }
+    assert given["validation"]["engine"] == {"workers": 3}
+    given = arguments.read(written(tmp_path, GOOD + flink))
+    assert given["validation"]["engine"] == given["data"]["engine"]
+    assert "engine" not in given["evaluation"], "its image has no Beam"
+    given = arguments.read(written(tmp_path, GOOD + "engine: {workers: 3}\n"))
+    assert given["evaluation"]["engine"] == {"workers": 3}
+
+
+def test_runner_of_an_earlier_version_is_read_as_engine(tmp_path: Path) -> None:
+    beam = "{engine: beam, options: [--runner=FlinkRunner, --parallelism=2]}"
+    text = (
+        GOOD.replace("data:\n", f"data:\n  runner: {beam}\n")
+        + "validation: {runner: {engine: processes, workers: 3}}\n"
+    )
+    experiment = arguments.load(written(tmp_path, text))
+    assert experiment.data.engine == DataEngine(name="FlinkRunner", options=("--parallelism=2",))
+    assert experiment.validation.engine == DataEngine(workers=3)
 
 
 @pytest.mark.covers("B1")

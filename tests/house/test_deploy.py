@@ -178,6 +178,27 @@ def test_promotions_have_a_namespace_and_an_account_that_reads_no_secret_but_kub
     assert not [body for body in made if body["kind"] == "Secret"], "a secret does not belong into git"
 
 
+def test_flink_runs_the_image_of_the_step_without_rights_and_takes_jobs_from_steps_alone() -> None:
+    text = (DEPLOY / "engines" / "flink.yaml").read_text()
+    made = {(body["kind"], body["metadata"]["name"]): body for body in yaml.safe_load_all(text)}
+    assert not [kind for kind, _ in made if kind.endswith(("Role", "RoleBinding"))]
+    cluster = made["FlinkDeployment", "flink-ingest"]["spec"]
+    [worker] = cluster["taskManager"]["podTemplate"]["spec"]["containers"]
+    assert worker["image"].startswith("trainwright/ingest:")
+    assert cluster["podTemplate"]["spec"]["automountServiceAccountToken"] is False
+    [jobs] = made["Deployment", "flink-ingest-jobs"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["port"] for port in made["Service", "flink-ingest"]["spec"]["ports"]}
+    assert {f"--job-port={max(ports)}", f"--artifact-port={min(ports)}"} <= set(jobs["args"])
+    opened = [
+        *made["NetworkPolicy", "trainwright-engine"]["spec"]["ingress"],
+        *made["NetworkPolicy", "trainwright-steps-engine"]["spec"]["egress"],
+    ]
+    for rule in opened[1:]:
+        assert {port["port"] for port in rule["ports"]} == ports
+    for option in re.findall(r"^#\s+- (--\S+)", text, re.MULTILINE):
+        assert option in (ROOT / "docs" / "engines.md").read_text() or option == "--parallelism=2"
+
+
 def test_no_role_of_ours_reads_secrets_of_the_namespace() -> None:
     for path in DEPLOY.rglob("*.yaml"):
         for body in yaml.safe_load_all(path.read_text()):

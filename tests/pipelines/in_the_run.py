@@ -34,6 +34,10 @@ def data(**keys: Any) -> Callable[[Bench], None]:
     return lambda bench: bench.data.update(keys)
 
 
+def engine(**keys: Any) -> Callable[[Bench], None]:
+    return lambda bench: bench.experiment.update(engine=keys)
+
+
 def keys_in_another_order(bench: Bench) -> None:
     bench.experiment["data"] = dict(reversed(bench.data.items()))
 

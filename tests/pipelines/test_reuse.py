@@ -87,7 +87,7 @@ TABLE: dict[str, tuple[Callable[[Bench], None], tuple[str, str]]] = {
     "keys in another order": (in_the_run.keys_in_another_order, SAME),
     "a default written out": (in_the_run.data(min_rows=1), SAME),
     "a limit that still holds": (in_the_run.data(min_rows=2), READ_AGAIN),
-    "another number of workers": (in_the_run.data(runner={"workers": 1}), READ_AGAIN),
+    "another number of workers": (in_the_run.engine(workers=1), READ_AGAIN),
     "another seed": (in_the_run.another_seed, OTHER),
     "other splits": (in_the_run.other_splits, OTHER),
     # where the shards lie

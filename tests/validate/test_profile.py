@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from trainwright.artifacts import Snapshot
-from trainwright.experiment import Runner
+from trainwright.experiment import DataEngine
 from trainwright.tables import write_snapshot
 from trainwright.validate.profile import (
     Profile,
@@ -65,7 +65,7 @@ def by_column_rows(profile: Profile) -> int:
 
 def test_counts_in_anothers_bins_come_without_statistics(snapshot: tuple[Path, Snapshot]) -> None:
     folder, manifest = snapshot
-    profiler = Profiler(folder, manifest, None, runner=Runner(workers=2))
+    profiler = Profiler(folder, manifest, None, engine=DataEngine(workers=2))
     counts = profiler.counts("evaluate", {"x": np.array([0.0, 1.0])})
     values = table(1_000, 1)["x"].drop_null().to_numpy()
     assert counts["x"].tolist() == [
@@ -96,9 +96,9 @@ def test_columns_that_the_schema_does_not_name_are_not_read(
         read.update(asked[2])  # type: ignore[call-overload]
         return scan_piece(*asked)
 
-    scan_piece, alone = scan.read_piece, Runner(workers=1)
+    scan_piece, alone = scan.read_piece, DataEngine(workers=1)
     monkeypatch.setattr(scan, "read_piece", reading)
-    profiler = Profiler(folder, manifest, schema, runner=alone)
+    profiler = Profiler(folder, manifest, schema, engine=alone)
     assert list(profiler.profile("train").features) == ["x", "w"]
     assert read == {"x", "w"}
     assert profiler.skipped_columns(["train"]) == {
@@ -140,7 +140,7 @@ def small(tmp_path: Path) -> tuple[Path, Snapshot]:
 def look(small: tuple[Path, Snapshot], tmp_path: Path) -> Callable[..., Profiler]:
     def profiler(schema: str = SCHEMA) -> Profiler:
         folder, manifest = small
-        return Profiler(folder, manifest, parse_schema(schema, "test"), Runner(), str(tmp_path / "kept"))
+        return Profiler(folder, manifest, parse_schema(schema, "test"), DataEngine(), str(tmp_path / "kept"))
 
     return profiler
 

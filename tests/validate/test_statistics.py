@@ -17,16 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines import beam_clusters
 from tests.validate.equality import assert_same, of_dataframe, of_lists
 from trainwright.artifacts import Snapshot
+from trainwright.engine.pieces import FAN_IN
 from trainwright.errors import InputError
-from trainwright.experiment import Runner
+from trainwright.experiment import DataEngine
 from trainwright.tables import pieces, write_snapshot
 from trainwright.tables.workers import Pool
 from trainwright.validate.columns import by_column, listed, numbers, prepared, readable, unreadable
 from trainwright.validate.profile import Profiler
 from trainwright.validate.statistics import (
-    FAN_IN,
     QUANTILES,
     SKETCH_ERROR,
     VALUES_KEPT,
@@ -34,7 +35,6 @@ from trainwright.validate.statistics import (
     Statistics,
     counted_as,
     describe,
-    levels,
     scan,
     take,
 )
@@ -168,7 +168,7 @@ def test_the_flights_give_what_tfdv_gives_for_them_as_a_dataframe(
 ) -> None:
     table, folder, snapshot = flights
     named = schema_pb2.Schema(feature=[schema_pb2.Feature(name=x.name) for x in snapshot.columns])
-    ours = Profiler(folder, snapshot, named, Runner(workers=2)).statistics("all")
+    ours = Profiler(folder, snapshot, named, DataEngine(workers=2)).statistics("all")
     whole = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int64Dtype()}
     frame = table.to_pandas(types_mapper=whole.get)
     for name in table.column_names:
@@ -324,10 +324,10 @@ def wanted(snapshot: object) -> ScanRequest:
 
 def test_the_same_bytes_on_one_process_on_several_and_on_beam(snapshot: tuple[Path, object]) -> None:
     folder, manifest = snapshot
-    assert levels(len(pieces(folder, manifest, ["train"]))) == 2  # so that groups of groups are merged, too
-    assert len(manifest.files) > FAN_IN
-    runners = [Runner(workers=1), Runner(workers=2), Runner(workers=7), Runner(engine="beam")]
-    found = [scan(folder, manifest, "train", wanted(manifest), runner) for runner in runners]
+    assert len(pieces(folder, manifest, ["train"])) > 2 * FAN_IN  # so that groups of groups are merged, too
+    engines = [DataEngine(workers=1), DataEngine(workers=2), DataEngine(workers=7)]
+    engines.append(DataEngine(name="DirectRunner", options=beam_clusters.SEVERAL))
+    found = [scan(folder, manifest, "train", wanted(manifest), engine) for engine in engines]
     alike = {statistics.SerializeToString(deterministic=True) for statistics, _ in found}
     assert len(alike) == 1
     assert all(counts["x"].tolist() == found[0][1]["x"].tolist() for _, counts in found)
@@ -335,11 +335,20 @@ def test_the_same_bytes_on_one_process_on_several_and_on_beam(snapshot: tuple[Pa
     assert found[0][0].datasets[0].num_examples == 40_000
 
 
+def test_rows_in_the_folder_of_the_step_are_no_input_for_other_machines(
+    snapshot: tuple[Path, object],
+) -> None:
+    folder, manifest = snapshot
+    with pytest.raises(InputError, match="FlinkRunner works on other machines, which do not reach") as caught:
+        scan(folder, manifest, "train", wanted(manifest), DataEngine(name="FlinkRunner"))
+    assert caught.value.hint.endswith("in data.store.")
+
+
 def test_beam_takes_its_own_options(snapshot: tuple[Path, object], tmp_path: Path) -> None:
     folder, manifest = snapshot
-    runner = Runner(engine="beam", options=("--runner=DirectRunner", "--direct_num_workers=1"))
+    engine = DataEngine(name="DirectRunner", options=("--direct_num_workers=1",))
     counted = ScanRequest(b"", (), {"n": np.array([0.5])})
-    statistics, counts = scan(folder, manifest, "train", counted, runner, shared=str(tmp_path / "shared"))
+    statistics, counts = scan(folder, manifest, "train", counted, engine, shared=str(tmp_path / "shared"))
     assert counts["n"].sum() == 40_000
     assert not statistics.datasets[0].features
     assert list((tmp_path / "shared").iterdir()) == []  # the result was read and taken away
@@ -350,7 +359,7 @@ def test_a_fork_after_arrow_has_used_its_threads_comes_to_an_end(snapshot: tuple
     for entry in manifest.files[:8]:  # the pool of threads is at work before the fork
         table = pq.read_table(folder / entry.uri, use_threads=True)
         pc.sum(table["x"])
-    statistics, _ = scan(folder, manifest, "train", wanted(manifest), Runner(workers=2))
+    statistics, _ = scan(folder, manifest, "train", wanted(manifest), DataEngine(workers=2))
     assert statistics.datasets[0].num_examples == 40_000
 
 
@@ -363,7 +372,7 @@ def test_a_file_that_was_changed_is_refused_by_the_worker_that_reads_it(
     content[len(content) // 2] ^= 1
     place.write_bytes(content)
     with pytest.raises(InputError, match="cached input changed") as caught:
-        scan(folder, manifest, "train", wanted(manifest), Runner(workers=2))
+        scan(folder, manifest, "train", wanted(manifest), DataEngine(workers=2))
     assert manifest.files[50].uri in caught.value.what
 
 

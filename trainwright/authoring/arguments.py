@@ -186,14 +186,19 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
     experiment, folder = load(config, changes), _folder(config)
     data = experiment.data
     sql = _absolute_paths(data.sql, ("password_file",), folder) if data.sql else None
-    inner = {"quality": _absolute_paths(data.quality, ("previous",), folder), "sql": sql}
+    engines = [_absolute_paths(one.engine, ("store",), folder) for one in (data, experiment.validation)]
+    inner = {
+        "quality": _absolute_paths(data.quality, ("previous",), folder),
+        "sql": sql,
+        "engine": engines[0],
+    }
     data = _absolute_paths(data, ("source", "store", "remember"), folder).model_copy(update=inner)
     validation = _absolute_paths(experiment.validation, ("baseline", "statistics_store"), folder)
     log = validation.serving_log
     log = _absolute_paths(log, ("source",), folder) if log else None
     sections = {
         "data": data,
-        "validation": validation.model_copy(update={"serving_log": log}),
+        "validation": validation.model_copy(update={"serving_log": log, "engine": engines[1]}),
         "features": _absolute_paths(experiment.features, ("repository", "source"), folder),
         "network": experiment.network,
         "training": experiment.training,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwright.artifacts import Snapshot
-from trainwright.documents import digest_text
+from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
@@ -69,7 +69,7 @@ def evaluate_predictions(
     over, fitted = evaluation.overfitting, None
     if over and snapshot.splits.get(over.split):
         columns = [evaluation.cluster] if evaluation.cluster else []
-        fitted = read_rows(predictions, snapshot, over.split, columns)
+        fitted = read_rows(predictions, snapshot, over.split, columns, engine=evaluation.engine)
     warnings: tuple[str, ...] = ()
     roles = roles_of(snapshot)
     if roles.kind == "binary":
@@ -102,11 +102,12 @@ def evaluate_predictions(
 
 def _read(folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: BaselinePredictions) -> Rows:
     if not baseline.version:
-        return read_rows(folder, snapshot, evaluation.split, evaluation.columns)
+        return read_rows(folder, snapshot, evaluation.split, evaluation.columns, engine=evaluation.engine)
     if baseline.folder is None:
         raise InputError("a baseline has a version, and no folder", where="baseline")
     other = Snapshot.open(baseline.folder, baseline.version)
-    return read_rows(folder, snapshot, evaluation.split, evaluation.columns, (baseline.folder, other))
+    both = baseline.folder, other
+    return read_rows(folder, snapshot, evaluation.split, evaluation.columns, both, engine=evaluation.engine)
 
 
 def build_verdict(findings: Findings, snapshot: Snapshot, registered: str = "") -> Verdict:
@@ -115,7 +116,7 @@ def build_verdict(findings: Findings, snapshot: Snapshot, registered: str = "") 
     named = {entry.name for entry in undecided}
     judged = {
         "predictions": snapshot.digest,
-        "evaluation": digest_text(findings.evaluation.to_json()),
+        "evaluation": digest_text(canonical(findings.evaluation.model_dump(mode="json", exclude={"engine"}))),
         **{f"predictions.{name}": digest for name, digest in snapshot.parents.items()},
     }
     if findings.baseline:

@@ -1,8 +1,7 @@
 """Rows of predictions that are read piece by piece, and statistics of them that are merged."""
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.artifacts import Snapshot
+from trainwright.engine import map_merge
 from trainwright.errors import InputError
 from trainwright.evaluate.predictions import (
     BASELINE,
@@ -23,14 +23,12 @@ from trainwright.evaluate.predictions import (
     roles_of,
     to_predictions,
 )
+from trainwright.experiment import DataEngine
 from trainwright.significance import Cells
 from trainwright.tables import ROW_GROUP, Piece, fingerprints, pieces, read_piece
 
 PIECE_ROWS = 2 * ROW_GROUP
 """Rows a piece, about: what is in memory at once."""
-
-FAN_IN = 32
-"""Partial results that are merged at a time."""
 
 Partial = dict[str, Any]
 """Sufficient statistics of some rows by name: arrays, which are added up, or values with ``merged``."""
@@ -45,12 +43,14 @@ class Rows:
         read: Returns the rows of a piece.
         total: Rows of all pieces, those without a label among them.
         where: Named in errors.
+        engine: Takes statistics of the pieces.
     """
 
     pieces: Sequence[Any]
     read: Callable[[Any], PredictionPair]
     total: int
     where: str = "predictions"
+    engine: DataEngine = field(default_factory=lambda: DataEngine(workers=1))
 
     @classmethod
     def of(cls, pair: PredictionPair, where: str = "predictions") -> "Rows":
@@ -60,10 +60,10 @@ class Rows:
     def add_up(self, take: Callable[..., Partial], request: Any) -> Partial:
         """Return the merged partial results of ``take(pair, place, request)`` of all pieces.
 
-        They are merged by their place alone, each 32 in a row: whoever takes which piece, the sums are the
-        same to the last digit.
+        The engine changes nothing of the sums, to the last digit.
         """
-        return merge_all(map(partial(_take, self.read, take, request), enumerate(self.pieces)))
+        work = partial(_take, self.read, take, request)
+        return map_merge(work, merge, list(enumerate(self.pieces)), self.engine, "evaluate")
 
 
 def _take(
@@ -78,13 +78,6 @@ def _take(
 
 def _identity(pair: PredictionPair) -> PredictionPair:
     return pair
-
-
-def merge_all(taken: Iterable[Partial]) -> Partial:
-    """Merge partial results, given in their order, :data:`FAN_IN` at a time until one is left."""
-    rows = iter(taken)
-    merged = [merge(itertools.chain([first], itertools.islice(rows, FAN_IN - 1))) for first in rows]
-    return merged[0] if len(merged) == 1 else merge_all(merged)
 
 
 _HELD = 8
@@ -136,6 +129,8 @@ def read_rows(
     split: str,
     columns: Sequence[str],
     baseline: tuple[Path, Snapshot] | None = None,
+    *,
+    engine: DataEngine,
 ) -> Rows:
     """Return the predictions of a split, with those of the baseline; memory stays that of a piece.
 
@@ -155,7 +150,7 @@ def read_rows(
     where = splits[0].where
     if found[0] and roles_of(snapshot).kind != "language_model" and _aligned(splits, found):
         rows = partial(_read_pair, tuple(splits))
-        return Rows(list(zip(*found, strict=True)), rows, snapshot.splits[split], where)
+        return Rows(list(zip(*found, strict=True)), rows, snapshot.splits[split], where, engine)
     whole = [
         read_predictions(place, entry, split, part.columns, name)
         for (name, place, entry), part in zip(entries, splits, strict=True)

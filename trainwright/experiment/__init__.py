@@ -4,7 +4,8 @@
 together. Each step then reads its own section, passed as one JSON object.
 """
 
-from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Runner, Share, Window
+from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Share, Window
+from trainwright.experiment.engine import DataEngine
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
 from trainwright.experiment.features import Features, JoinLimits, Materialize
@@ -44,6 +45,7 @@ __all__ = [
     "Canary",
     "CsvFormat",
     "Data",
+    "DataEngine",
     "Evaluation",
     "Experiment",
     "FeatureTokenizer",
@@ -66,7 +68,6 @@ __all__ = [
     "ResolvedTraining",
     "Resources",
     "RunSettings",
-    "Runner",
     "Section",
     "Serving",
     "ServingLog",

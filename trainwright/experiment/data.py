@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from trainwright.artifacts import UNASSIGNED
+from trainwright.experiment.engine import ENGINE, DataEngine
 from trainwright.experiment.section import Fraction, Name, Section, Time, kind_of
 
 LabelKind = Literal["auto", "binary", "multiclass", "regression"]
@@ -111,20 +112,6 @@ class Quality(Section):
         return self
 
 
-class Runner(Section):
-    """Engine that processes the rows; the result is the same with each."""
-
-    engine: Literal["processes", "beam"] = Field("processes", description="Local processes or Apache Beam.")
-    workers: int = Field(2, ge=1, le=1024, description="Local processes.")
-    options: tuple[Name, ...] = Field((), description="Beam options, such as `--runner=FlinkRunner`.")
-
-    @model_validator(mode="after")
-    def _options_have_beam(self) -> Self:
-        if self.options and self.engine != "beam":
-            raise ValueError(f"options {list(self.options)} need engine beam; engine is {self.engine}")
-        return self
-
-
 class Data(Section):
     """Source of the rows, their columns and splits."""
 
@@ -155,7 +142,9 @@ class Data(Section):
     store: Name | None = Field(None, description="Folder or bucket for shards. Default: the step's output.")
     shard_rows: int = Field(1_000_000, ge=1, description="Rows per shard.")
     remember: Name | None = Field(None, description="Folder that caches checksums of local files.")
-    runner: Runner = Field(Runner(), description="Engine that writes the shards.")
+    engine: DataEngine = Field(
+        DataEngine(), validation_alias=ENGINE, description="Engine that writes the shards."
+    )
 
     @field_validator("classes", mode="before")
     @classmethod

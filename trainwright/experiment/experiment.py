@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainwright.experiment.data import Data, is_reserved
+from trainwright.experiment.engine import DataEngine
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, Materialize
 from trainwright.experiment.network import LanguageModel, Mlp, Network
@@ -21,12 +22,16 @@ from trainwright.experiment.validation import Validation
 OWNER_LABELS = {"owner": "owner", "cost-centre": "cost_centre"}
 """Labels of a job in a queue, and of its pods, by the key of `run`; ``deploy/kueue/labels.yaml`` demands them."""
 
+ENGINE_SECTIONS = {"data": True, "validation": True, "evaluation": False}
+"""Sections of the steps that process rows by an engine: True if the step's image has Beam."""
+
 
 class Experiment(Section):
     """Configuration of a run of `train_and_register`."""
 
     schema_version: Literal[1] = Field(1, description="File format version.")
     data: Data = Field(description="Source, columns and splits.")
+    engine: DataEngine = Field(DataEngine(), description="Engine of all data steps whose section names none.")
     schema_file: Name | None = Field(None, description="TFDV schema (.pbtxt). Default: inferred, HOLD.")
     validation: Validation = Field(Validation(), description="Limits on the data.")
     features: Features = Field(Features(), description="Columns to use, and features to join.")
@@ -41,6 +46,16 @@ class Experiment(Section):
     serving: Serving | None = Field(None, description="Settings of `canary_model`.")
     materialize: Materialize | None = Field(None, description="Settings of `materialize_features`.")
     run: RunSettings = Field(RunSettings(), description="Owner of the run, and its record in MLflow.")
+
+    @model_validator(mode="after")
+    def _engine_of_sections(self) -> Self:
+        """Set the engine of every data step whose section names none."""
+        for name, has_beam in ENGINE_SECTIONS.items() if "engine" in self.model_fields_set else ():
+            section = getattr(self, name)
+            if "engine" not in section.model_fields_set and (has_beam or not self.engine.is_beam):
+                # The model is frozen for others.
+                object.__setattr__(self, name, section.model_copy(update={"engine": self.engine}))
+        return self
 
     @model_validator(mode="after")
     def _features_fit(self) -> Self:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from trainwright.artifacts import TargetKind
-from trainwright.experiment.data import Runner
+from trainwright.experiment.engine import ENGINE, DataEngine
 from trainwright.experiment.section import Fraction, Name, Section
 from trainwright.verdicts import SCHEMA_INFERRED
 
@@ -133,7 +133,9 @@ class Validation(Section):
     joined: tuple[Name, ...] = Field((), description="Joined features that rules name; a run adds them.")
     quarantine: Quarantine | None = Field(None, description="Remove rows that violate the schema.")
     statistics_store: Name | None = Field(None, description="Folder or URI that caches statistics.")
-    runner: Runner = Field(Runner(), description="Engine that computes the statistics.")
+    engine: DataEngine = Field(
+        DataEngine(), validation_alias=ENGINE, description="Engine that computes the statistics."
+    )
 
     def stops(self, decision: str) -> bool:
         """Tell whether a decision about the data ends the run before the training."""

@@ -29,8 +29,7 @@ from trainwright.ingest.quality import (
 from trainwright.ingest.reference import referenced_files, require_referable
 from trainwright.ingest.reports import ShardReport, Totals, add_up
 from trainwright.ingest.roles import TIME
-from trainwright.ingest.runner import make_shards
-from trainwright.ingest.shards import ShardPlan, cut
+from trainwright.ingest.shards import ShardPlan, cut, make_shards
 from trainwright.ingest.splits import division
 from trainwright.sources import list_source, open_source, places_of
 from trainwright.storage import Access, ObjectChanged
@@ -134,7 +133,7 @@ def request_digest(source: str, version: str, data: Data) -> str:
     The engine, the store and caches do not count; the location of the source counts only where the manifest
     names it.
     """
-    section = data.model_dump(mode="json", exclude={"runner", "store", "remember", "source"})
+    section = data.model_dump(mode="json", exclude={"engine", "store", "remember", "source"})
     request = {"layout": LAYOUT, "source_version": version, "data": section}
     return digest_text(canonical(request | ({"source": source} if data.mode == "reference" else {})))
 

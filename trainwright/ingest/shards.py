@@ -5,9 +5,10 @@ Which rows make up a shard is decided from the source alone, before any worker s
 number and place of workers change nothing of the result.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import BinaryIO
 
 import numpy as np
@@ -16,7 +17,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from trainwright import storage
 from trainwright.artifacts import UNASSIGNED, Listing, SourceFile
-from trainwright.errors import InputError
+from trainwright.engine import map_pieces, require_reachable
+from trainwright.errors import InputError, TransientError
 from trainwright.experiment import Data
 from trainwright.experiment.data import ROW
 from trainwright.ingest.commit import OutputLocations, ShardOutput, scratch_for
@@ -122,6 +124,26 @@ def cut(parts: Sequence[SourcePart], sizes: Mapping[str, int], shard_rows: int) 
         shards[-1].append(part)
         held += rows
     return [SourceShard(index=index, parts=tuple(group)) for index, group in enumerate(shards)]
+
+
+def make_shards(plan: ShardPlan, shards: Sequence[SourceShard]) -> list[ShardReport]:
+    """Make shards by the engine that the plan names; the result is the same with each."""
+    engine = plan.data.engine
+    require_reachable(() if plan.data.store else ["the shards"], engine, "data.store")
+    made = map_pieces(
+        partial(make_shard, plan),
+        shards,
+        engine,
+        "ingest",
+        store=plan.place.spills,
+        describe=lambda shard: f"shard {shard.index}",
+        died=TransientError,
+        threads=max(1, (os.cpu_count() or 1) // max(1, min(engine.workers, len(shards)))),
+        ahead=1,
+        # Threads of storage clients hold locks across a fork: a fork server has none.
+        preload=["trainwright.ingest.shards"],
+    )
+    return list(made)
 
 
 def make_shard(plan: ShardPlan, shard: SourceShard) -> ShardReport:

@@ -43,7 +43,7 @@ class FileSources(Sources):
         self._files = {entry.uri: file_of(entry, data, access) for entry in listing.files}
         self._added, self._values = partitions_of(listing.source, list(self._files))
         parquet = all(file.kind == "parquet" for file in self._files.values())
-        workers = _PARALLEL_FOOTERS if parquet else data.runner.workers
+        workers = _PARALLEL_FOOTERS if parquet else data.engine.workers
         with ThreadPoolExecutor(min(len(self._files), workers)) as pool:
             self._found = list(pool.map(self._infer, self._files))
         inside = merge(self._found)

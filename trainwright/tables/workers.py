@@ -7,7 +7,6 @@ its pipe is closed, so also when the parent dies.
 
 import gc
 import multiprocessing
-import os
 import signal
 import sys
 from collections import deque
@@ -101,7 +100,7 @@ class _Worker:
 
 
 @dataclass(frozen=True)
-class _Failure:
+class TaskFailure:
     """An error of a worker, in a form that every process can unpickle."""
 
     kind: type[TrainwrightError]
@@ -110,7 +109,8 @@ class _Failure:
     hint: str
 
     @classmethod
-    def of(cls, error: BaseException) -> "_Failure":
+    def of(cls, error: BaseException) -> "TaskFailure":
+        """Return the failure that an error stands for; one that nobody expects goes to the log."""
         known = in_our_words(error)
         if isinstance(known, TrainwrightError):
             return cls(type(known), known.what, known.where, known.hint)
@@ -120,6 +120,10 @@ class _Failure:
         sys.stderr.write(traceback_of(error))
         what = f"{type(error).__name__}: {error}"
         return cls(InternalError, what, "a worker process", "The traceback is in the log.")
+
+    def error(self) -> TrainwrightError:
+        """Return the error itself."""
+        return self.kind(self.what, where=self.where, hint=self.hint)
 
 
 class _Run(Generic[Task, Result]):
@@ -137,10 +141,10 @@ class _Run(Generic[Task, Result]):
             while place not in self._done:
                 self._receive()
             result = self._done.pop(place)
-            if isinstance(result, _Failure):
+            if isinstance(result, TaskFailure):
                 while any(worker.tasks for worker in self._workers):
                     self._receive()
-                raise result.kind(result.what, where=result.where, hint=result.hint)
+                raise result.error()
             yield result
 
     def _assign(self, worker: _Worker) -> None:
@@ -158,7 +162,7 @@ class _Run(Generic[Task, Result]):
                 raise self._death(worker) from None
             worker.tasks.remove(place)
             self._done[place] = answer
-            if isinstance(answer, _Failure):
+            if isinstance(answer, TaskFailure):
                 self._waiting.clear()
             self._assign(worker)
 
@@ -192,7 +196,7 @@ def _serve(
             try:
                 answer: object = work(tasks[place])
             except Exception as error:
-                answer = _Failure.of(error)
+                answer = TaskFailure.of(error)
             pipe.send((place, answer))
             del answer
             pa.default_memory_pool().release_unused()  # one task's peak is not added to the next one's
@@ -209,8 +213,3 @@ def _stop(workers: Sequence[_Worker]) -> None:
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.artifacts.snapshot import UNASSIGNED
 from trainwright.errors import InputError
-from trainwright.experiment.data import Runner
+from trainwright.experiment import DataEngine
 from trainwright.tables import iter_batches
 from trainwright.validate.columns import by_column, is_text, prepared
 from trainwright.validate.profile import unreadable_columns
@@ -35,7 +35,7 @@ def infer_schema(
     folder: Path,
     split: str,
     also: Sequence[str] | None = None,
-    runner: Runner = Runner(),  # noqa: B008 - it is frozen
+    engine: DataEngine = DataEngine(),  # noqa: B008 - it is frozen
     store: str = "",
 ) -> str:
     """Return a first schema of a snapshot in its text form, with comments on what to review.
@@ -45,7 +45,7 @@ def infer_schema(
         split: Rows to infer from.
         also: Splits with rows that the schema must accept, too: missing values and new values in them relax
             it. All but ``unassigned`` if absent.
-        runner: Processes or engine that read the rows.
+        engine: Engine that reads the rows.
         store: Folder or URI that an engine shares.
 
     Raises:
@@ -66,7 +66,7 @@ def infer_schema(
     provisional = _uncounted_columns(folder, snapshot, split, columns)
     request = ScanRequest(packed(provisional), tuple(columns), {})
     statistics = [
-        scan(folder, snapshot, name, request, runner, store)[0]
+        scan(folder, snapshot, name, request, engine, store)[0]
         for name in dict.fromkeys([split, *also])
         if snapshot.splits.get(name)
     ]

@@ -17,11 +17,10 @@ from trainwright.artifacts import Snapshot
 from trainwright.documents import canonical, digest_text, read_json
 from trainwright.drift.comparison import Counts, Cuts
 from trainwright.errors import InputError, TrainwrightError
-from trainwright.experiment.data import Runner
+from trainwright.experiment import DataEngine
 from trainwright.tables import iter_batches
 from trainwright.validate.columns import by_column, cut_points, unreadable
 from trainwright.validate.statistics import (
-    FAN_IN,
     PIECE_ROWS,
     QUANTILES,
     VALUES_KEPT,
@@ -82,7 +81,7 @@ class Profile:
         return ""
 
 
-ENGINE = f"2 tfdv-{tfdv.__version__} values-{VALUES_KEPT} quantiles-{QUANTILES} pieces-{PIECE_ROWS}-{FAN_IN}"
+ENGINE = f"3 tfdv-{tfdv.__version__} values-{VALUES_KEPT} quantiles-{QUANTILES} pieces-{PIECE_ROWS}"
 """Part of every cache key; raise the first number when this library computes or stores results otherwise."""
 
 
@@ -94,14 +93,14 @@ class Profiler:
     A damaged file is reported in the log and not used. Nothing is ever overwritten.
 
     Attributes:
-        runner: Processes or engine that read the rows; the result does not depend on it.
+        engine: Engine that reads the rows; the result does not depend on it.
         store: Folder or URI of cached results; empty: none.
     """
 
     folder: Path
     snapshot: Snapshot
     schema: Any
-    runner: Runner = field(default_factory=Runner)
+    engine: DataEngine = field(default_factory=DataEngine)
     store: str = ""
 
     def profile(self, split: str) -> Profile:
@@ -142,7 +141,7 @@ class Profiler:
         return unreadable_columns(self.folder, self.snapshot, splits) | new
 
     def _scan(self, split: str, request: ScanRequest) -> tuple[Any, dict[str, Counts]]:
-        return scan(self.folder, self.snapshot, split, request, self.runner, self.store)
+        return scan(self.folder, self.snapshot, split, request, self.engine, self.store)
 
     def _key(self, split: str, **options: Any) -> str:
         key = {"data_version": self.snapshot.digest, "split": split, "engine": ENGINE, **options}

@@ -2,15 +2,11 @@
 
 The calls are those of TFDV's in-memory path (``generate_statistics_from_dataframe``). They are not public,
 but the version is pinned, and tests compare every one of them with that path. Partial results are merged by
-their place alone, each 32 in a row: one process, many processes and Beam give the same bytes.
+their place alone: one process, many processes and every engine give the same bytes.
 """
 
-import io
-import itertools
 import pickle
-import tempfile
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,19 +15,15 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from trainwright import storage
 from trainwright.artifacts import Snapshot
 from trainwright.drift.comparison import Counts, Cuts
-from trainwright.experiment.data import Runner
+from trainwright.engine import map_merge, require_reachable
+from trainwright.experiment import DataEngine
 from trainwright.tables import ROW_GROUP, Piece, pieces, read_piece
-from trainwright.tables.workers import Pool, processors
 from trainwright.validate.columns import add_counts, listed, no_counts, prepared
 from trainwright.validate.tfdv import (
-    PipelineOptions,
     array_util,
-    beam,
     schema_pb2,
-    statistics_pb2,
     stats_impl,
     tfdv,
     top_k,
@@ -166,12 +158,6 @@ def packed(statistics: Any) -> bytes:
 PIECE_ROWS = 2 * ROW_GROUP
 """Rows a piece, about: the unit of work."""
 
-FAN_IN = 32
-"""Partial results that are merged at a time."""
-
-_PIECES_A_TASK = 4
-_TASKS_A_WORKER = 4
-
 
 @dataclass(frozen=True)
 class ScanRequest:
@@ -222,24 +208,6 @@ def merge(taken: Iterable[PartialResult], request: ScanRequest) -> PartialResult
     return PartialResult(statistics.packed() if request.columns else b"", counts)
 
 
-def levels(count: int) -> int:
-    """Return how often :data:`FAN_IN` at a time are merged until ``count`` have become one; at least once."""
-    return 1 if count <= FAN_IN else 1 + levels(-(-count // FAN_IN))
-
-
-def merge_all(taken: Iterable[PartialResult], count: int, request: ScanRequest) -> PartialResult:
-    """Add up the partial results of ``count`` pieces, given in their order, in the one fixed way."""
-    rows = iter(taken)
-
-    def merged(rows: Iterator[PartialResult]) -> Iterator[PartialResult]:
-        for first in rows:
-            yield merge(itertools.chain([first], itertools.islice(rows, FAN_IN - 1)), request)
-
-    for _ in range(levels(count)):
-        rows = merged(rows)
-    return next(rows, merge((), request))
-
-
 def finish(total: PartialResult, request: ScanRequest) -> Any:
     """Return the statistics (``DatasetFeatureStatisticsList``) of merged partial results."""
     statistics = request.begin()
@@ -247,86 +215,25 @@ def finish(total: PartialResult, request: ScanRequest) -> Any:
 
 
 def scan(
-    folder: Path, snapshot: Snapshot, split: str, request: ScanRequest, runner: Runner, shared: str = ""
+    folder: Path, snapshot: Snapshot, split: str, request: ScanRequest, engine: DataEngine, shared: str = ""
 ) -> tuple[Any, dict[str, Counts]]:
     """Scan a split; the engine changes nothing of the result.
 
     Args:
-        shared: Folder or URI that Beam's workers reach, too; a folder of this machine if empty.
+        shared: Folder or URI that the engine's workers reach, too.
 
     Returns:
         TFDV's ``DatasetFeatureStatisticsList``, and the rows by bin and column.
     """
     found = pieces(folder, snapshot, [split], PIECE_ROWS)
-    if runner.engine == "beam":
-        return _scan_on_beam(folder, found, request, runner.options, shared)
-    workers = min(runner.workers, processors())
-    pool = Pool(
-        partial(_take_task, folder=folder, request=request),
-        workers,
+    require_reachable((piece.entry.uri for piece in found), engine, "data.store")
+    total = map_merge(
+        partial(take, folder, request=request),
+        partial(merge, request=request),
+        found,
+        engine,
+        "validate",
+        store=shared,
         describe=lambda task: f"{task[0].entry.uri}, row groups from {task[0].first} on",
     )
-    taken = itertools.chain.from_iterable(pool.run(_tasks(found, workers)))
-    total = merge_all(taken, len(found), request)
     return finish(total, request), total.counts
-
-
-def _take_task(task: Sequence[Piece], folder: Path, request: ScanRequest) -> list[PartialResult]:
-    return [take(folder, piece, request) for piece in task]
-
-
-def _tasks(found: Sequence[Piece], workers: int) -> list[list[Piece]]:
-    """Put pieces of one file that follow each other together, so that few processes check the same file."""
-    size = max(1, min(_PIECES_A_TASK, len(found) // (_TASKS_A_WORKER * workers)))
-    tasks = []
-    for _, group in itertools.groupby(found, key=lambda piece: piece.entry.uri):
-        of_file = list(group)
-        tasks += [of_file[start : start + size] for start in range(0, len(of_file), size)]
-    return tasks
-
-
-def _scan_on_beam(
-    folder: Path, found: Sequence[Piece], request: ScanRequest, options: Sequence[str], shared: str
-) -> tuple[Any, dict[str, Counts]]:
-    """Scan pieces on Beam's workers, which merge them by their place: the result is that of one machine.
-
-    They need the environment of this step, and access to the files: URIs, or a volume that all mount.
-    """
-
-    def group(place: int, taken: PartialResult) -> tuple[int, tuple[int, PartialResult]]:
-        """Name a partial result by its place, and by that of the group that it is merged in."""
-        return place // FAN_IN, (place, taken)
-
-    with tempfile.TemporaryDirectory(prefix="trainwright-statistics-") as here:
-        result = storage.join(shared or here, f"{uuid.uuid4().hex}.npz")
-        pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-        rows = pipeline | beam.Create(list(enumerate(found))) | "spread" >> beam.Reshuffle()
-        rows |= "take" >> beam.MapTuple(lambda place, piece: group(place, take(folder, piece, request)))
-        for level in range(levels(len(found))):
-            rows |= f"group {level}" >> beam.GroupByKey()
-            rows |= f"merge {level}" >> beam.MapTuple(
-                lambda place, taken: group(
-                    place, merge([x for _, x in sorted(taken, key=lambda pair: pair[0])], request)
-                )
-            )
-        _ = rows | "write" >> beam.Map(lambda entry: _write(entry[1][1], request, result))
-        pipeline.run().wait_until_finish()
-        try:
-            return _read(storage.read_bytes(result), request)
-        finally:
-            storage.remove([result])
-
-
-def _write(total: PartialResult, request: ScanRequest, result: str) -> None:
-    """Write the merged result, without pickle because others may write there; counts by a column's place."""
-    content, counts = io.BytesIO(), enumerate(total.counts.values())
-    statistics = np.frombuffer(packed(finish(total, request)), np.uint8)
-    np.savez(content, statistics=statistics, **{f"counts-{place}": rows for place, rows in counts})
-    storage.create(result, content.getvalue())
-
-
-def _read(content: bytes, request: ScanRequest) -> tuple[Any, dict[str, Counts]]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as found:
-        counts = {name: found[f"counts-{place}"] for place, name in enumerate(request.cuts)}
-        statistics = found["statistics"].tobytes()
-    return statistics_pb2.DatasetFeatureStatisticsList.FromString(statistics), counts

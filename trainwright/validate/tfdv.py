@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from typing import Any
 
 from trainwright.imports import uncollected
 
@@ -52,9 +51,7 @@ def _muted() -> Iterator[None]:
 
 
 with _muted(), uncollected():
-    import apache_beam
     import tensorflow_data_validation as tfdv  # type: ignore[import-untyped]
-    from apache_beam.options.pipeline_options import PipelineOptions
     from google.protobuf import json_format, text_format  # type: ignore[import-untyped, unused-ignore]
     from tensorflow_data_validation.statistics import stats_impl  # type: ignore[import-untyped]
     from tensorflow_data_validation.statistics.generators import (  # type: ignore[import-untyped]
@@ -67,13 +64,9 @@ with _muted(), uncollected():
     )
     from tfx_bsl.arrow import array_util  # type: ignore[import-untyped]
 
-beam: Any = apache_beam  # its functions have no types
-
 __all__ = [
-    "PipelineOptions",
     "anomalies_pb2",
     "array_util",
-    "beam",
     "json_format",
     "schema_pb2",
     "statistics_pb2",

@@ -241,7 +241,7 @@ def _infer_schema(folder: Path, validation: Validation, context: ValidationConte
         )
     also = (validation.previous, validation.current)
     store = validation.statistics_store or ""
-    return infer_schema(folder, learned_from(validation), also, validation.runner, store)
+    return infer_schema(folder, learned_from(validation), also, validation.engine, store)
 
 
 def _write_schema(place: str, text: str) -> None:
@@ -282,7 +282,7 @@ class _Run:
     @property
     def profiler(self) -> Profiler:
         store = self.validation.statistics_store or ""
-        return Profiler(self.folder, self.snapshot, self.schema, self.validation.runner, store)
+        return Profiler(self.folder, self.snapshot, self.schema, self.validation.engine, store)
 
     @property
     def types(self) -> dict[str, str]:

@@ -1,0 +1,158 @@
+"""Beam's own job service, and Flink's, with pools of workers: processes of this machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.materialize.servers import answers, free_port, wait_until
+from trainwright.experiment import DataEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+SEVERAL = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+"""Beam's runner for one machine, with worker processes of its own."""
+
+
+@dataclass(frozen=True)
+class BeamCluster:
+    """A job service that answers, and the pool that starts a worker process for each of its jobs."""
+
+    service: "subprocess.Popen[bytes]"
+    options: tuple[str, ...]
+    runner: str = "PortableRunner"
+    pool: "subprocess.Popen[bytes] | None" = None
+    kill_task_manager: Callable[[], object] = lambda: None
+    """Kill one of Flink's, and start another one, as Kubernetes does."""
+
+    def kill_worker(self) -> None:
+        """Kill the newest process of the pool."""
+        assert self.pool is not None
+        lists = Path(f"/proc/{self.pool.pid}/task").glob("*/children")
+        os.kill(max(int(pid) for children in lists for pid in children.read_text().split()), signal.SIGKILL)
+
+    def engine(self, store: Path) -> DataEngine:
+        return DataEngine(name=self.runner, options=self.options, store=str(store))
+
+
+@contextmanager
+def process(command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"  # the pool starts workers as `python`
+    with log.open("wb") as out:
+        started = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"PATH": path}, stdout=out, stderr=subprocess.STDOUT
+        )
+        try:
+            yield started
+        finally:
+            started.kill()
+            started.wait()
+
+
+@contextmanager
+def beam(folder: Path, python: str = sys.executable) -> Iterator[BeamCluster]:
+    """Run a job service, and a pool whose workers are processes of a Python."""
+    service, pool = free_port(), free_port()
+    serve = [
+        sys.executable,
+        "-m",
+        "apache_beam.runners.portability.local_job_service_main",
+        "-p",
+        f"{service}",
+    ]
+    work = [python, "-m", "apache_beam.runners.worker.worker_pool_main", "--service_port", f"{pool}"]
+    with process(serve, folder / "service.log") as one, process(work, folder / "pool.log"):
+        wait_until(lambda: answers(service), "Beam's job service")
+        wait_until(lambda: answers(pool), "Beam's worker pool")
+        options = (
+            f"--job_endpoint=127.0.0.1:{service}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config=127.0.0.1:{pool}",
+        )
+        yield BeamCluster(one, options)
+
+
+FLINK = ROOT / ".environments" / "flink"
+"""Flink 1.19 and Beam's job server for it, from Maven: `make test-engines`."""
+
+JAVA = ("java", *(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("util", "lang", "net")))
+CONFIG = """
+jobmanager: {{rpc: {{address: localhost, port: {rpc}}}, memory: {{process: {{size: 1g}}}}}}
+rest: {{address: localhost, port: {rest}}}
+taskmanager:
+  host: localhost
+  numberOfTaskSlots: 1
+  cpu: {{cores: 1.0}}
+  memory:
+    framework: {{heap: {{size: 128m}}, off-heap: {{size: 64m}}}}
+    task: {{heap: {{size: 256m}}, off-heap: {{size: 64m}}}}
+    managed: {{size: 128m}}
+    network: {{min: 64m, max: 64m}}
+    jvm-metaspace: {{size: 256m}}
+    jvm-overhead: {{min: 64m, max: 64m}}
+restart-strategy: {{type: fixed-delay, fixed-delay: {{attempts: 5, delay: 2 s}}}}
+heartbeat: {{timeout: 30000}}
+"""
+
+
+@contextmanager
+def flink(folder: Path) -> Iterator[BeamCluster]:
+    """Run a job manager, two task managers, Beam's job server and a pool of workers of this Python."""
+    if not (FLINK / ".made").exists() or shutil.which("java") is None:
+        pytest.skip("no Flink: make test-engines, with Maven and Java 17")
+    rpc, rest, jobs, artifacts, pool = (free_port() for _ in range(5))
+    (folder / "config.yaml").write_text(CONFIG.format(rpc=rpc, rest=rest))
+    java = [*JAVA, "-Xmx512m", "-cp", f"{FLINK}/*"]
+    package, settings = "org.apache.flink.runtime", ["--configDir", str(folder)]
+    serve = ["--job-port", f"{jobs}", "--artifact-port", f"{artifacts}", "--expansion-port=0"]
+    serve += [f"--flink-master=localhost:{rest}", f"--artifacts-dir={folder}/artifacts"]
+    work = ["-m", "apache_beam.runners.worker.worker_pool_main", "--service_port", f"{pool}"]
+    with ExitStack() as stack:
+
+        def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
+            return stack.enter_context(process(list(command), folder / f"{name}.log"))
+
+        start("master", *java, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings)
+        wait_until(lambda: answers(rest), "Flink's job manager")
+        runner = f"{package}.taskexecutor.TaskManagerRunner"
+        managers = [start(f"tasks-{n}", *java, runner, *settings) for n in range(2)]
+
+        def kill_task_manager() -> None:
+            managers[0].kill()
+            start("tasks-2", *java, runner, *settings)
+
+        service = start("service", *java, "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve)
+        workers = start("pool", sys.executable, *work)
+        for port in (jobs, pool):
+            wait_until(lambda port=port: answers(port), "Beam on Flink")
+        options = (
+            f"--job_endpoint=localhost:{jobs}",
+            f"--artifact_endpoint=localhost:{artifacts}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config=localhost:{pool}",
+            "--parallelism=2",
+        )
+        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager)
+
+
+@contextmanager
+def killing(kill: Callable[[], object], store: Path) -> Iterator[None]:
+    """Kill a process as soon as five files are in the store."""
+
+    def wait_and_kill() -> None:
+        while len(list(store.rglob("*.*"))) < 5:
+            time.sleep(0.001)
+        kill()
+
+    thread = threading.Thread(target=wait_and_kill)
+    thread.start()
+    yield
+    thread.join()

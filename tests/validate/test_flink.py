@@ -1,0 +1,28 @@
+"""Statistics on Flink with two task managers: ``make test-engines``."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tests.engines import beam_clusters
+from trainwright.experiment import DataEngine
+from trainwright.tables import write_snapshot
+from trainwright.validate.statistics import ScanRequest, counted_as, packed, scan
+from trainwright.validate.tfdv import schema_pb2
+
+
+def test_statistics_on_flink_are_those_of_one_process(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    table = pa.table({"x": draw.normal(0, 1, 40_000), "w": draw.choice(["a", "b"], 40_000)})
+    folder = tmp_path / "snapshot"
+    manifest = write_snapshot(folder, {"train": [table]}, parents={}, roles={}, rows_per_file=500)
+    shared = replace(manifest, files=tuple(replace(x, uri=str(folder / x.uri)) for x in manifest.files))
+    request = ScanRequest(packed(counted_as(schema_pb2.Schema())), ("x", "w"), {"x": np.array([0.0])})
+    alone, counts = scan(folder, manifest, "train", request, DataEngine(workers=1))
+    with beam_clusters.flink(tmp_path) as flink:
+        engine = flink.engine(tmp_path / "results")
+        made, found = scan(folder, shared, "train", request, engine)
+    assert packed(made) == packed(alone)
+    assert found["x"].tolist() == counts["x"].tolist()

@@ -1,0 +1,156 @@
+"""Do work by Apache Beam, whose workers leave results in a folder or bucket that all reach."""
+
+import hmac
+import io
+import pickle
+import re
+import secrets
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, suppress
+from functools import partial
+from typing import Any
+
+from trainwright import storage
+from trainwright.engine.tasks import EngineTask, installed_versions, lost, require_same_versions
+from trainwright.errors import DependencyError, InputError, TrainwrightError
+from trainwright.experiment import DataEngine
+
+_DIRECT = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+"""Beam's runner for one machine. What Beam calls ``DirectRunner`` first looks for a program to download."""
+
+_SIGNATURE = 32
+_THREADS, _READ_AHEAD = 16, 64
+_ANSWER_S = 60
+
+_INCOMPATIBLE = r"Submission environment: \S*/beam_(\S+)\. Runtime environment: \S*/beam_(\S+)\."
+"""Beam's own check of a worker, in the message of a job that failed."""
+
+
+def run(
+    work: Callable[[Any], Any], items: Sequence[Any], engine: DataEngine, step: str, store: str
+) -> Iterator[Any]:
+    """Yield the result, or the failure, of each item in their order.
+
+    Results are pickled, and signed with a key that only this job has, because others may write to the store.
+    """
+    if engine.is_remote and not store:
+        raise InputError(
+            f"{engine.name} works on other machines, which cannot write into this step's folder",
+            where="engine.store",
+            hint="Name a bucket, or a folder that all machines mount, in engine.store.",
+        )
+    with tempfile.TemporaryDirectory(prefix="trainwright-engine-") as here:
+        prefix, key = storage.join(store or here, secrets.token_hex(8)), secrets.token_bytes(32)
+        options = [option.replace("{step}", step) for option in engine.options]
+        task = partial(_write, EngineTask(work, installed_versions()), prefix, key)
+        try:
+            _run_pipeline(engine, options, task, items)
+            with ThreadPoolExecutor(_THREADS) as threads:
+                for start in range(0, len(items), _READ_AHEAD):
+                    places = range(start, min(start + _READ_AHEAD, len(items)))
+                    yield from threads.map(partial(_read, prefix, key, engine.name), places)
+        finally:
+            with suppress(TrainwrightError):  # the first failure is the one to report
+                storage.remove([_uri(prefix, place) for place in range(len(items))])
+
+
+def _run_pipeline(
+    engine: DataEngine, flags: Sequence[str], task: Callable[[tuple[int, Any]], None], items: Sequence[Any]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Beam about packages that it could also use, and about itself
+        pipeline = _pipeline(engine, flags)
+        try:
+            import apache_beam
+
+            beam: Any = apache_beam  # its functions have no types
+            # Reshuffled, so that Beam does not fuse items into one unit of work.
+            _ = pipeline | beam.Create(list(enumerate(items))) | beam.Reshuffle() | beam.Map(task)
+            state = pipeline.run().wait_until_finish()
+        except NotImplementedError as error:  # such as an option that this runner needs
+            raise _rejected(engine, str(error)) from None
+        except Exception as error:
+            if found := re.search(_INCOMPATIBLE, str(error)):
+                require_same_versions({"Beam": found[2]}, {"Beam": found[1]}, "engine.options")
+            raise lost(engine.name, error) from error
+    if state != "DONE":
+        raise lost(engine.name, f"the job ended as {state}")
+
+
+def _pipeline(engine: DataEngine, flags: Sequence[str]) -> Any:
+    """Return an empty pipeline; reject options that Beam would only drop with a warning."""
+    try:
+        from apache_beam import Pipeline
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise DependencyError(
+            f"Apache Beam is not installed here: {error}", where="engine.name", hint="Install apache-beam."
+        ) from None
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):  # argparse writes there, and exits
+            options = PipelineOptions([f"--runner={engine.name if engine.is_remote else _DIRECT}", *flags])
+            known = options.get_all_options()
+            unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+            if unknown and known["job_endpoint"]:
+                unknown -= _options_of_job_service(engine, known["job_endpoint"])
+            pipeline = Pipeline(options=options)
+    except (ValueError, SystemExit) as error:
+        raise _rejected(engine, said.getvalue().strip().rpartition("error: ")[2] or str(error)) from None
+    if unknown:
+        raise _rejected(engine, f"unknown options {sorted(unknown)}")
+    return pipeline
+
+
+def _options_of_job_service(engine: DataEngine, endpoint: str) -> set[str]:
+    import grpc  # type: ignore[import-untyped, unused-ignore]
+    from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+
+    request: Any = beam_job_api_pb2.DescribePipelineOptionsRequest()
+    try:
+        with grpc.insecure_channel(endpoint) as channel:
+            stub: Any = beam_job_api_pb2_grpc.JobServiceStub(channel)  # type: ignore[no-untyped-call, unused-ignore]
+            found = stub.DescribePipelineOptions(request, timeout=_ANSWER_S, wait_for_ready=True)
+    except grpc.RpcError as error:
+        raise lost(engine.name, error) from error
+    return {option.name for option in found.options}
+
+
+def _rejected(engine: DataEngine, why: str) -> InputError:
+    import apache_beam
+
+    return InputError(
+        f"Beam {apache_beam.__version__} rejects the options of {engine.name}: {why:.800}",
+        where="engine.options",
+        hint="Correct them: `engine.options` takes options of this version of Beam, `--name=value` each.",
+    )
+
+
+def _write(task: EngineTask, prefix: str, key: bytes, numbered: tuple[int, Any]) -> None:
+    """Do one item and write its result; the first result counts, as Beam may try twice."""
+    place, item = numbered
+    content = pickle.dumps(task(item), protocol=pickle.HIGHEST_PROTOCOL)
+    with suppress(storage.AlreadyExists):
+        storage.create(_uri(prefix, place), hmac.digest(key, content, "sha256") + content)
+
+
+def _read(prefix: str, key: bytes, runner: str, place: int) -> Any:
+    uri = _uri(prefix, place)
+    try:
+        content = storage.read_bytes(uri)
+    except InputError:
+        raise lost(runner, f"the result of item {place} is not there") from None
+    if not hmac.compare_digest(hmac.digest(key, content[_SIGNATURE:], "sha256"), content[:_SIGNATURE]):
+        raise InputError(
+            "another process wrote this result of a worker",
+            where=uri,
+            hint="Let only this step and its workers write to engine.store.",
+        )
+    return pickle.loads(content[_SIGNATURE:])  # noqa: S301  # nosec B301
+
+
+def _uri(prefix: str, place: int) -> str:
+    return f"{prefix}-{place:07d}.result"
