@@ -26,6 +26,7 @@ RAY = {
     "RAY_gcs_server_request_timeout_seconds": f"{PATIENT_S}",
     "RAY_gcs_rpc_server_connect_timeout_s": "120",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # of 60: then a driver without its cluster ends
+    "RAY_agent_register_timeout_ms": f"{PATIENT_S}000",
     "RAY_memory_monitor_refresh_ms": "0",  # it would end our work for the memory of others
     "RAY_local_fs_capacity_threshold": "0.999",
 }
