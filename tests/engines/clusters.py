@@ -141,7 +141,7 @@ class RayCluster(Cluster):
 
     def writing(self, name: str) -> bool:
         """Return whether a task of Feast that writes is running on a node."""
-        return "ray::MapBatches(write" in " ".join(tree(self.nodes[name].pid).values())
+        return "ray::MapBatches" in " ".join(tree(self.nodes[name].pid).values())
 
 
 @contextmanager
