@@ -252,9 +252,13 @@ def _on_workers(folder: Path, cluster: SparkCluster, port: int) -> dict[str, Any
 
 def _after_the_loss(folder: Path, cluster: SparkCluster) -> dict[str, Any]:
     repository = folder / "repo"
-    product.EXECUTOR_WAIT_S = SHORT_S
-    cluster.kill_during("1", lambda: busy_executors() > 0, lambda: cluster.kill("2", "master"))
-    lost = error_of(lambda: join(folder, repository, "lost"))
+
+    def kill_the_rest() -> None:
+        cluster.kill("2", "master")
+        product.EXECUTOR_WAIT_S = SHORT_S
+
+    killed = cluster.kill_during("1", lambda: busy_executors() > 0, kill_the_rest)
+    lost = error_of(lambda: join(folder, repository, "lost")) | {"killed": killed()}
     away = error_of(lambda: join(folder, repository, "away"))
     jars = folder / "jars"  # a master that says that it is of another version
     jars.mkdir()
@@ -306,12 +310,12 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     before = _say_version(cluster.address, b'{"ray_version": "2.0.0", "python_version": "3.11.0"}')
     version = run()
     _say_version(cluster.address, before)
-    cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
+    killed = cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
     return {
         "option": option,
         "rejected": rejected,
         "version": version,
-        "lost": run(),
+        "lost": run() | {"killed": killed()},
         "away": run(),
         "written": [str(path) for path in (folder / "state").rglob("watermark*")],
     }

@@ -73,6 +73,7 @@ def test_join_with_a_worker_killed_gives_the_training_set_of_one_machine(given: 
     """Feast takes the keys 1 and 23, as one text, for 12 and 3; and leaves ours to find out."""
     found = given("spark")["joined"]
     assert found["killed"]
+    assert found["version"] == given("spark")["local_join"]["version"]
     assert found["pieces"] == given("spark")["local_join"]["pieces"] == EXPECTED
     assert found["sales"] == list(range(len(EXPECTED)))
     figures = found["quality"]
@@ -110,6 +111,7 @@ def test_cluster_that_cannot_do_the_work_is_a_typed_error_and_nothing_is_written
 ) -> None:
     found = given(engine)[failure]
     assert found["code"] == code, found
+    assert found.get("killed", True)
     assert (spark if engine == "spark" else ray) in found["what"]
     assert given(engine)["written"] == []
 

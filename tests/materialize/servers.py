@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 """A second will do; on a machine with more to do, it may take a while."""
 
 POSTGRES = Path("/usr/lib/postgresql")

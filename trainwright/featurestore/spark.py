@@ -37,7 +37,7 @@ def spark_session(conf: Mapping[str, str] | None, what: str, where: str) -> Iter
         InputError: A setting is not Spark's, or the cluster runs other versions than this process.
         DependencyError: The cluster is away or fails: ``what`` names the work.
     """
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # type: ignore[import-not-found,unused-ignore]
 
     conf = conf or {}
     session = SparkSession.getActiveSession() or _start(conf, where)
@@ -63,8 +63,8 @@ def spark_session(conf: Mapping[str, str] | None, what: str, where: str) -> Iter
 
 def _start(conf: Mapping[str, str], where: str) -> Any:
     """Check settings and master, and start a session."""
-    from pyspark import SparkConf
-    from pyspark.sql import SparkSession
+    from pyspark import SparkConf  # type: ignore[import-not-found,unused-ignore]
+    from pyspark.sql import SparkSession  # type: ignore[import-not-found,unused-ignore]
 
     if unknown := sorted(name for name in conf if not name.startswith("spark.")):
         what = f"Spark has no option {', '.join(map(repr, unknown))}: all its options begin with spark."
@@ -93,7 +93,7 @@ def reachable(address: str) -> bool:
 
 def _require_master(master: str, rest_port: str, where: str) -> None:
     """Check that a standalone master answers, and that it runs our version if its REST server tells it."""
-    from pyspark import __version__
+    from pyspark import __version__  # type: ignore[import-not-found,unused-ignore]
 
     addresses = master.removeprefix(_STANDALONE).split(",")
     try:
@@ -148,4 +148,4 @@ def require_same_feast(session: Any, where: str) -> None:
 
 def _text(error: Exception) -> str:
     """Return the beginning of an error; Java's stack trace follows it."""
-    return f"{type(error).__name__}: {error}".partition("\n\tat ")[0][:2000]
+    return f"{type(error).__name__}: {error}".partition("\n\tat ")[0]

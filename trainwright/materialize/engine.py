@@ -93,7 +93,7 @@ def _materialize(run: EngineRun) -> None:
     from feast import FeatureStore
     from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
 
-    store = FeatureStore(repo_path=str(run.folder), config=run.config)
+    store: Any = FeatureStore(repo_path=str(run.folder), config=run.config)
     task = MaterializationTask(
         project=store.project,
         feature_view=run.view.feast,
