@@ -44,7 +44,7 @@ def canary_verdict(shelf: Shelf, version: int, **more: Any) -> str:
         "judged": {"model": model},
     }
     verdict = Verdict(**(given | more))
-    return str(verdict.write(shelf.folder / "canary"))
+    return str(verdict.write(shelf.folder / "canary" / "verdict.json"))
 
 
 def test_a_version_goes_through_every_stage_with_aliases_tags_and_an_audit_that_agree(shelf: Shelf) -> None:
@@ -258,7 +258,7 @@ def test_a_canarys_verdict_speaks_of_every_guard_at_its_limit(shelf: Shelf) -> N
     shelf.ask("staging", 1, LONG)
     shelf.ask("canary", 1, LONG)
     kept = shelf.evidence(1).verdict
-    offline = kept.write(shelf.folder / "offline")
+    offline = kept.write(shelf.folder / "offline.json")
     loose = (Rule(name="error_rate", value=0.04, limit=0.1, test=AT_MOST),)
     for proof in (str(offline), canary_verdict(shelf, 1, rules=loose)):
         assert shelf.ask("production", 1, LONG, approver="carl", canary_verdict=proof).decision == "HOLD"

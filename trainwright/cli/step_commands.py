@@ -248,9 +248,7 @@ def model_promote(
         str, typer.Option(help="Version that must still be in production; '' for none.")
     ] = "evaluated",
     approval: Annotated[str, typer.Option(help="File or URI of the approver's token.")] = "",
-    canary_verdict: Annotated[
-        str, typer.Option(help="File or artifact, path or URI, of the verdict on the canary.")
-    ] = "",
+    canary_verdict: Annotated[str, typer.Option(help="File or artifact of the verdict on the canary.")] = "",
     data_verdict: Annotated[
         str, typer.Option(help="Digest of the data verdict that is accepted though it is not PASS.")
     ] = "",

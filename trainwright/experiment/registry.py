@@ -107,7 +107,5 @@ class PromotionRequest(Section):
     expected: str = Field(
         "evaluated", pattern=r"^(evaluated|([1-9]\d*)?)$", description="Version in production; '' for none."
     )
-    canary_verdict: str = Field(
-        "", description="Canary verdict: file or artifact, path or URI; required for production."
-    )
+    canary_verdict: str = Field("", description="Canary verdict: file or artifact; required for production.")
     data_verdict: str = Field("", pattern=r"^([0-9a-f]{64})?$", description="Digest of a verdict to accept.")
