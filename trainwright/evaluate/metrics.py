@@ -362,7 +362,7 @@ def precision_error(sums: Floats) -> float:
     most = np.nan_to_num(ratio(hits_before + hits, before + hits))
     least = np.nan_to_num(ratio(hits_before, before + rows - hits))
     tied = np.nan_to_num(ratio(hits_before + hits, before + rows))
-    share = np.where(unsure, hits / hits.sum(), 0.0)
+    share = np.where(unsure, np.nan_to_num(ratio(hits, hits.sum())), 0.0)
     return float(max(np.sum(share * (most - tied)), np.sum(share * (tied - least))))
 
 

@@ -89,7 +89,8 @@ class ValueDistribution:
         All rows of an odd step have the same value, so only even ones are not exact.
         """
         place = np.searchsorted(self.values, values, side="left").astype(np.int64)
-        return 2 * place + (self.values[place] == values)
+        at_end: NDArray[np.bool_] = self.values[place] == values
+        return 2 * place + at_end
 
 
 @dataclass(frozen=True)
