@@ -43,7 +43,7 @@ class Cluster:
     def start(self, name: str, command: list[str], variables: Mapping[str, str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.nodes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **variables}, start_new_session=True
+                command, stdout=log, stderr=log, env={**os.environ, **variables}
             )
 
     def log(self, name: str) -> str:

@@ -122,7 +122,7 @@ def _ray_node(address: str) -> Iterator[None]:
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
     command += ["--num-cpus=0", "--disable-usage-stats"]
     with subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as node:
         said = []
         for line in node.stdout or ():
