@@ -6,6 +6,7 @@ each part gave, for the tests to judge. One process does it all, because an engi
 
 import json
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -307,7 +308,7 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     del engine["ray_conf"]
     shop.apply()
     rejected = _with_variable("RAY_AUTH_TOKEN", "f" * 64, run)
-    before = _say_version(cluster.address, b'{"ray_version": "2.0.0", "python_version": "3.11.0"}')
+    before = _say_version(cluster.address, '{"ray_version": "2.0.0", "python_version": "3.11.0"}')
     version = run()
     _say_version(cluster.address, before)
     killed = cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
@@ -321,14 +322,19 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     }
 
 
-def _say_version(address: str, metadata: bytes) -> bytes:
-    """Let a Ray cluster report other versions; return what it reported."""
-    from ray._raylet import GcsClient
+SAY_VERSION = """
+import sys
+from ray._raylet import GcsClient
+client, place = GcsClient(address=sys.argv[1]), (b"CLUSTER_METADATA", b"cluster")
+print(client.internal_kv_get(*place).decode())
+client.internal_kv_put(place[0], sys.argv[2].encode(), True, place[1])
+"""
 
-    client, place = GcsClient(address=address), (b"CLUSTER_METADATA", b"cluster")
-    before: bytes = client.internal_kv_get(*place)
-    client.internal_kv_put(place[0], metadata, True, place[1])
-    return before
+
+def _say_version(address: str, metadata: str) -> str:
+    """Let a Ray cluster report other versions; return what it reported. A client ends with its cluster."""
+    command = [sys.executable, "-c", SAY_VERSION, address, metadata]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def _with_variable(name: str, value: str, action: Callable[[], Any]) -> Any:
