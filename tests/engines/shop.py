@@ -6,6 +6,7 @@ each part gave, for the tests to judge. One process does it all, because an engi
 
 import json
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import redis
+import yaml
 
 from tests.engines.clusters import RAY, RayCluster, SparkCluster, running
 from tests.featurestore.repository import ViewSpec, make_repository, write_table
@@ -69,6 +71,16 @@ def busy_executors() -> int:
     return sum(executor.numRunningTasks() > 0 for executor in list(executors)[1:])
 
 
+def applied(shop: Shop) -> Shop:
+    """Apply a shop without its engine: Ray would end this process with the cluster."""
+    settings, shop.settings = shop.settings, {**shop.settings, "batch_engine": "local"}
+    shop.apply()
+    path = shop.repository / "feature_store.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | dict(settings)))
+    shop.settings = settings
+    return shop
+
+
 def windows(
     folder: Path, settings: Mapping[str, Any], around: Callable[[], Callable[[], bool]] | None
 ) -> Any:
@@ -79,7 +91,7 @@ def windows(
     folder.mkdir()
     path = "offline/stock/*.parquet"
     on_spark = "offline_store" in settings
-    shop = Shop(folder, stores.sqlite(folder), settings=settings, path=path, on_spark=on_spark).apply()
+    shop = applied(Shop(folder, stores.sqlite(folder), settings=settings, path=path, on_spark=on_spark))
     shop.add("a", [row(1, 0, 10), row(1, 5, 15), *(row(key, 3, 20 + key) for key in range(2, 9))])
     first = shop.run(date=at(5).isoformat())
     shop.add("b", [row(key, 4.5, 30 + key) for key in range(3, 7)])
@@ -100,7 +112,7 @@ def rejected_by_redis(folder: Path, settings: Mapping[str, Any], port: int, proj
     """A server that answers and takes no writes."""
     folder.mkdir()
     path, on_spark = "offline/stock/*.parquet", "offline_store" in settings
-    shop = Shop(folder, stores.redis(port), project, settings=settings, path=path, on_spark=on_spark).apply()
+    shop = applied(Shop(folder, stores.redis(port), project, settings=settings, path=path, on_spark=on_spark))
     shop.add("a", [row(1, 0, 10), row(2, 3, 23)])
     with redis.Redis(port=port) as client:
         client.config_set("min-replicas-to-write", 1)
@@ -158,7 +170,6 @@ def join(folder: Path, repository: Path, name: str) -> Any:
 
 def repository_on_spark(repository: Path, conf: Mapping[str, str]) -> Path:
     """Write and apply the repository of :func:`join` for Spark."""
-    import yaml
     from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, ValueType
     from feast.infra.offline_stores.contrib.spark_offline_store.spark_source import SparkSource
     from feast.types import Int64
@@ -296,18 +307,18 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     shop = Shop(
         folder, stores.sqlite(folder), settings={"batch_engine": engine}, path="offline/stock/*.parquet"
     )
-    shop.apply().add("a", [row(1, 0, 10)])
+    applied(shop).add("a", [row(1, 0, 10)])
 
     def run() -> dict[str, Any]:
         return error_of(lambda: shop.run(date=at(5).isoformat()))
 
     engine["ray_conf"] = {"nonsense": 1}
-    shop.apply()
+    applied(shop)
     option = run()
     del engine["ray_conf"]
-    shop.apply()
+    applied(shop)
     rejected = _with_variable("RAY_AUTH_TOKEN", "f" * 64, run)
-    before = _say_version(cluster.address, b'{"ray_version": "2.0.0", "python_version": "3.11.0"}')
+    before = _say_version(cluster.address, '{"ray_version": "2.0.0", "python_version": "3.11.0"}')
     version = run()
     _say_version(cluster.address, before)
     killed = cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
@@ -321,14 +332,19 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     }
 
 
-def _say_version(address: str, metadata: bytes) -> bytes:
-    """Let a Ray cluster report other versions; return what it reported."""
-    from ray._raylet import GcsClient
+SAY_VERSION = """
+import sys
+from ray._raylet import GcsClient
+client, place = GcsClient(address=sys.argv[1]), (b"CLUSTER_METADATA", b"cluster")
+print(client.internal_kv_get(*place).decode())
+client.internal_kv_put(place[0], sys.argv[2].encode(), True, place[1])
+"""
 
-    client, place = GcsClient(address=address), (b"CLUSTER_METADATA", b"cluster")
-    before: bytes = client.internal_kv_get(*place)
-    client.internal_kv_put(place[0], metadata, True, place[1])
-    return before
+
+def _say_version(address: str, metadata: str) -> str:
+    """Let a Ray cluster report other versions; return what it reported. A client ends with its cluster."""
+    command = [sys.executable, "-c", SAY_VERSION, address, metadata]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def _with_variable(name: str, value: str, action: Callable[[], Any]) -> Any:
