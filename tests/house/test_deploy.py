@@ -178,23 +178,80 @@ def test_promotions_have_a_namespace_and_an_account_that_reads_no_secret_but_kub
     assert not [body for body in made if body["kind"] == "Secret"], "a secret does not belong into git"
 
 
-def test_flink_runs_the_image_of_the_step_without_rights_and_takes_jobs_from_steps_alone() -> None:
-    text = (DEPLOY / "engines" / "flink.yaml").read_text()
-    made = {(body["kind"], body["metadata"]["name"]): body for body in yaml.safe_load_all(text)}
-    assert not [kind for kind, _ in made if kind.endswith(("Role", "RoleBinding"))]
+def engine_objects(name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects of a file of deploy/engines by kind and name."""
+    made = yaml.safe_load_all((DEPLOY / "engines" / f"{name}.yaml").read_text())
+    return {(body["kind"], body["metadata"]["name"]): body for body in made}
+
+
+def locked_version(package: str, lock: str) -> str:
+    [found] = re.findall(rf"^{package}==(\S+)", (ROOT / "images" / lock).read_text(), re.MULTILINE)
+    return str(found)
+
+
+def test_pods_of_engines_have_no_rights_and_open_to_steps_alone() -> None:
+    shared = engine_objects("network")
+    assert shared["ServiceAccount", "trainwright-engine"]["automountServiceAccountToken"] is False
+    steps = {"podSelector": {"matchLabels": {"pipelines.kubeflow.org/v2_component": "true"}}}
+    feast = {"podSelector": {"matchLabels": {"app.kubernetes.io/component": "feast"}}}
+    for policy, other in (("trainwright-engine-feast", steps), ("trainwright-steps-feast", feast)):
+        spec = shared["NetworkPolicy", policy]["spec"]
+        assert (spec["ingress"], spec["egress"]) == ([{"from": [other]}], [{"to": [other]}])
+        assert spec["podSelector"] == ({**steps, **feast} if other is steps else steps)["podSelector"]
+    spark, flink = engine_objects("spark"), engine_objects("flink")
+    [ray] = engine_objects("ray").values()
+    assert not [kind for kind, _ in (*spark, *flink, *shared) if kind.endswith(("Role", "RoleBinding"))]
+    templates = [body["spec"]["template"] for (kind, _), body in spark.items() if kind == "Deployment"]
+    groups = [ray["spec"]["headGroupSpec"], *ray["spec"]["workerGroupSpecs"]]
+    templates += [group["template"] for group in groups]
+    for template in templates:
+        labels, pod = template["metadata"]["labels"], template["spec"]
+        assert labels.items() >= feast["podSelector"]["matchLabels"].items()
+        assert labels["app.kubernetes.io/name"] == "trainwright-engine" == pod["serviceAccountName"]
+        assert pod["automountServiceAccountToken"] is False
+        assert [one["image"].partition(":")[0] for one in pod["containers"]] == ["trainwright/feast"]
+
+
+def test_spark_is_the_cluster_that_the_pages_name() -> None:
+    made = engine_objects("spark")
+    service = made["Service", "spark-master"]["spec"]
+    assert {port["port"] for port in service["ports"]} == {7077, 6066}
+    assert service["clusterIP"] == "None", "else pods get a SPARK_MASTER_PORT that Spark cannot read"
+    for kind in ("master", "worker"):
+        template = made["Deployment", f"spark-{kind}"]["spec"]["template"]
+        assert template["spec"]["containers"][0]["command"][1].endswith(f".{kind}.{kind.title()}")
+    assert template["spec"]["containers"][0]["args"] == ["spark://spark-master:7077"]
+    assert "spark.master: spark://spark-master:7077\n" in (ROOT / "docs" / "features.md").read_text()
+
+
+def test_ray_is_the_cluster_that_the_pages_name_and_has_probes_without_a_dashboard() -> None:
+    [(key, ray)] = engine_objects("ray").items()
+    assert f'ray_address: "{key[1]}-head-svc:6379"' in (ROOT / "docs" / "features.md").read_text()
+    lock = "feast/requirements-engines.lock"
+    assert ray["spec"]["rayVersion"] == locked_version("ray", lock)
+    assert "\naiohttp==" not in (ROOT / "images" / lock).read_text(), "with a dashboard, use KubeRay's probes"
+    head, [nodes] = ray["spec"]["headGroupSpec"], ray["spec"]["workerGroupSpecs"]
+    ports = {"head": 6379, "node": int(nodes["rayStartParams"]["node-manager-port"])}
+    for [container] in (part["template"]["spec"]["containers"] for part in (head, nodes)):
+        for probe in (container["livenessProbe"], container["readinessProbe"]):
+            assert probe["tcpSocket"] == {"port": ports[container["name"]]}
+
+
+def test_flink_runs_the_image_of_the_step_and_takes_jobs_from_steps_alone() -> None:
+    made = engine_objects("flink")
     cluster = made["FlinkDeployment", "flink-ingest"]["spec"]
     [worker] = cluster["taskManager"]["podTemplate"]["spec"]["containers"]
     assert worker["image"].startswith("trainwright/ingest:")
     assert cluster["podTemplate"]["spec"]["automountServiceAccountToken"] is False
     [jobs] = made["Deployment", "flink-ingest-jobs"]["spec"]["template"]["spec"]["containers"]
+    beam = locked_version("apache-beam", "ingest/requirements.lock")
+    assert jobs["image"] == f"apache/beam_{cluster['image'].replace(':', '')}_job_server:{beam}"
     ports = {port["port"] for port in made["Service", "flink-ingest"]["spec"]["ports"]}
     assert {f"--job-port={max(ports)}", f"--artifact-port={min(ports)}"} <= set(jobs["args"])
-    opened = [
-        *made["NetworkPolicy", "trainwright-engine"]["spec"]["ingress"],
-        *made["NetworkPolicy", "trainwright-steps-engine"]["spec"]["egress"],
-    ]
-    for rule in opened[1:]:
+    _, submitted = made["NetworkPolicy", "trainwright-engine-flink"]["spec"]["ingress"]
+    for rule in (submitted, *made["NetworkPolicy", "trainwright-steps-flink"]["spec"]["egress"]):
         assert {port["port"] for port in rule["ports"]} == ports
+    text = (DEPLOY / "engines" / "flink.yaml").read_text()
     for option in re.findall(r"^#\s+- (--\S+)", text, re.MULTILINE):
         assert option in (ROOT / "docs" / "engines.md").read_text() or option == "--parallelism=2"
 
