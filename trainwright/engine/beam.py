@@ -87,7 +87,9 @@ def _pipeline(engine: DataEngine, flags: Sequence[str]) -> Any:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
         raise DependencyError(
-            f"Apache Beam is not installed here: {error}", where="engine.name", hint="Install apache-beam."
+            f"Apache Beam is not installed here: {error}",
+            where="engine.name",
+            hint="Build the image of this step with VARIANT=engines, or have its section run on `local`.",
         ) from None
     said = io.StringIO()
     try:
