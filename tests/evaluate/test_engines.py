@@ -19,7 +19,7 @@ from trainwright.tables import write_snapshot
 
 BEAM = importlib.util.find_spec("apache_beam") is not None
 needs_beam = pytest.mark.skipif(not BEAM, reason="no Beam: make test-engines, which has its environment")
-ROWS = 4_000
+ROWS = 800
 SECTION = {
     "slices": ["airport", "hour"],
     "rules": [{"metric": "auc", "margin": 0.01}],
@@ -30,7 +30,7 @@ OUTPUTS = ("verdict.json", "measured.json")
 
 
 def write(folder: Path) -> dict[str, str]:
-    """Write the predictions of two models, 40 files each, and return their digests."""
+    """Write the predictions of two models, 8 files each, and return their digests."""
     draw = np.random.default_rng(3)
     chance = draw.beta(2, 5, ROWS)
     columns = {
@@ -93,8 +93,8 @@ def test_flink_gives_the_bytes_of_one_process_from_a_bucket_and_a_mounted_folder
     digests = write(tmp_path)
     alone = judge(tmp_path, digests, DataEngine(workers=1), "alone")
     uri, results = f"{s3.uri}/predictions", f"{s3.uri}/results"
-    for file in (tmp_path / "predictions").iterdir():
-        storage.create(f"{uri}/{file.name}", file.read_bytes())
+    for file in (tmp_path / "predictions").rglob("*.*"):
+        storage.create(f"{uri}/{file.relative_to(tmp_path / 'predictions')}", file.read_bytes())
     with beam_clusters.flink(tmp_path) as flink:
         engine = flink.engine(tmp_path).model_copy(update={"store": results})
         made = judge(tmp_path, digests, engine, "flink", uri, str(tmp_path / "baseline"))
