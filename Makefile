@@ -11,6 +11,7 @@ PACKAGE := $(FLIGHTS)/data/.package/.made
 EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 FLINK := .environments/flink/.made
+BEAM := .environments/tabular-engines/.made
 DOCS := .environments/docs/.made
 AUDIT := .environments/audit/.made
 LOCKS := $(wildcard images/*.lock images/*/requirements*.lock)
@@ -38,8 +39,8 @@ test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its enviro
 test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
 	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
-test-engines: environments .venv/.tools $(FLINK)  ## run `ingest` and `validate` on Flink with two task managers; needs Maven and Java 17
-	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py
+test-engines: environments .venv/.tools $(EMULATORS) $(FLINK) $(BEAM)  ## run data steps on Flink with two task managers; needs Maven and Java 17
+	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
@@ -110,6 +111,11 @@ $(EMULATORS): tests/storage/requirements.lock | .venv/.made
 # Feast with Spark and Ray, which its tests start.
 $(ENGINES): images/feast/requirements-engines.lock images/kfp.lock | .venv/.made
 	@rm -rf $(@D) && $(BIN)/python -P trainwright/authoring/installer.py environment feast $(@D) --variant engines
+	@touch $@
+
+# What `evaluate` needs on Beam.
+$(BEAM): images/tabular/requirements-engines.lock images/kfp.lock | .venv/.made
+	@rm -rf $(@D) && $(BIN)/python -P trainwright/authoring/installer.py environment tabular $(@D) --variant engines
 	@touch $@
 
 # Flink and Beam's job server for it, each jar by its hash.

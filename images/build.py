@@ -32,8 +32,8 @@ PASSED = (
 )  # fmt: skip
 """Settings of pip and uv that reach a build if they are set here."""
 
-VARIANTS = {"gpu": "torch", "engines": "feast"}
-"""The variants, each of one toolchain: torch with CUDA, and Feast with Spark, Ray and Java."""
+VARIANTS = {"gpu": ("torch",), "engines": ("feast", "tabular")}
+"""The toolchains of each variant: torch with CUDA; Feast with Spark, Ray and Java, and tabular with Beam."""
 
 WHEELS = "/wheels"
 """Where a build sees the folders of wheels that ``PIP_FIND_LINKS`` and ``UV_FIND_LINKS`` name here."""
@@ -258,7 +258,7 @@ def main() -> None:
         over = []
         for toolchain in asked.toolchains:
             base = pinned(asked.engine, (asked.torch_base if toolchain == "torch" else "") or asked.base)
-            variant = asked.variant if VARIANTS.get(asked.variant) == toolchain else ""
+            variant = asked.variant if toolchain in VARIANTS.get(asked.variant, ()) else ""
             image = build(asked.engine, toolchain, base, asked.output, variant=variant, more=more)
             print(line(toolchain, image), flush=True)  # noqa: T201
             if not image.fits:

@@ -50,6 +50,9 @@ ROOMS = {
 }
 """Which environment runs the tests of which package; else a verb's metadata says so, else it is this one."""
 
+ALONE = {("evaluate", "test_engines.py"): "tabular-engines"}
+"""The environment of a file that is named alone; with its folder, it runs in the folder's."""
+
 CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 """Start pytest from behind the environment's own packages, so that it hides none of them."""
@@ -103,7 +106,7 @@ class Outcome:
 def environment_of(path: str) -> str:
     """Return the environment that the tests at a path, such as ``tests/join/test_x.py::test_y``, run in."""
     parts = Path(os.path.relpath(ROOT / path.partition("::")[0], ROOT / "tests")).parts
-    return environment_of_room(parts[0]) if parts else AUTHORING
+    return ALONE.get(parts) or environment_of_room(parts[0]) if parts else AUTHORING
 
 
 def environment_of_room(name: str) -> str:

@@ -54,8 +54,12 @@ def evaluate(
             report=Path(report.path),
             summary=Path(verdict.path, "summary.md"),
             baseline=BaselinePredictions(
-                baseline and Path(baseline.path), baseline_version, baseline_registered
+                baseline and Path(baseline.path),
+                baseline_version,
+                baseline_registered,
+                baseline.uri if baseline else "",
             ),
+            uri=predictions.uri,
         )
         metrics.metadata.update(made.metrics)
         slices.metadata.update(made.details)

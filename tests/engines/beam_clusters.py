@@ -32,6 +32,7 @@ class BeamCluster:
     pool: "subprocess.Popen[bytes] | None" = None
     kill_task_manager: Callable[[], object] = lambda: None
     """Kill one of Flink's, and start another one, as Kubernetes does."""
+    job_manager: "subprocess.Popen[bytes] | None" = None
 
     def kill_worker(self) -> None:
         """Kill the newest process of the pool."""
@@ -120,7 +121,7 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
             return stack.enter_context(process(list(command), folder / f"{name}.log"))
 
-        start("master", *java, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings)
+        master = start("master", *java, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings)
         wait_until(lambda: answers(rest), "Flink's job manager")
         runner = f"{package}.taskexecutor.TaskManagerRunner"
         managers = [start(f"tasks-{n}", *java, runner, *settings) for n in range(2)]
@@ -140,7 +141,7 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
             f"--environment_config=localhost:{pool}",
             "--parallelism=2",
         )
-        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager)
+        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager, master)
 
 
 @contextmanager

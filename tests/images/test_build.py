@@ -161,17 +161,18 @@ def test_the_lock_for_gpus_holds_torch_and_cuda_and_leaves_nothing_for_pip_to_ch
     assert [path.name for path in place.locks.files] == ["requirements-gpu.lock", "kfp.lock"]
 
 
-def test_feast_with_engines_is_held_to_its_own_lock_and_budget(build: Builder) -> None:
-    build.answers["size"] = 1_500_000_000
-    done = build("feast", "launcher", "--variant", "engines")
+@pytest.mark.parametrize(("name", "size"), [("feast", 1_500_000_000), ("tabular", 700_000_000)])
+def test_image_with_engines_is_held_to_its_own_lock_and_budget(build: Builder, name: str, size: int) -> None:
+    build.answers["size"] = size
+    done = build(name, "launcher", "--variant", "engines")
     assert done.returncode == 10, done.stderr
-    feast, launcher = build.calls("build")
-    assert "VARIANT=engines" in feast
+    image, launcher = build.calls("build")
+    assert "VARIANT=engines" in image
     assert not any(word.startswith("VARIANT=") for word in launcher)
-    place = ToolchainEnvironment("feast", variant="engines")
-    assert labels(feast)["trainwright.lock-sha256"] == place.digest in ToolchainEnvironment("feast").digests
-    assert "launcher 1,400 MB" in done.stderr
-    assert "feast " not in done.stderr
+    place = ToolchainEnvironment(name, variant="engines")
+    assert labels(image)["trainwright.lock-sha256"] == place.digest in ToolchainEnvironment(name).digests
+    assert f"launcher {size / 1e6 - 100:,.0f} MB" in done.stderr
+    assert f"{name} " not in done.stderr
 
 
 def test_settings_of_pip_and_uv_reach_the_build_and_no_others(build: Builder) -> None:

@@ -43,9 +43,9 @@ def test_an_image_is_its_base_an_environment_and_the_library() -> None:
     copied = [value.split()[1] for word, value in final_stage() if word == "COPY"]
     assert copied == ["/opt/environments", "/opt/library"]
     installing = [value for word, value in final_stage() if word == "RUN" and "install" in value]
-    assert all(value.startswith('test "${VARIANT}" != engines || {') for value in installing), (
-        "Java, else nothing"
-    )
+    assert all(
+        value.startswith('test "${VARIANT} ${IMAGE}" != "engines feast" || {') for value in installing
+    ), "Java, else nothing"
     assert len(installing) == 1
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.engines import beam_clusters
 from tests.ingest.taking import data, flights, put, take
+from trainwright.errors import DependencyError
 from trainwright.experiment import DataEngine
 
 
@@ -16,20 +17,41 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beam_clusters.Be
         yield started
 
 
+def on(engine: DataEngine, store: Path) -> object:
+    config = {"splits": {"all": {"fraction": 1}}, "shard_rows": 50, "store": str(store)}
+    return data(**config, engine=engine.model_dump(exclude_none=True))
+
+
 @pytest.mark.parametrize("victim", ["worker", "task manager"])
 def test_kill_in_the_middle_gives_the_snapshot_of_one_process(
     tmp_path: Path, flink: beam_clusters.BeamCluster, victim: str
 ) -> None:
     source = put(tmp_path / "in.parquet", flights(3000), row_group_size=50)
-
-    def on(engine: DataEngine, name: str) -> object:
-        config = {"splits": {"all": {"fraction": 1}}, "shard_rows": 50, "store": str(tmp_path / name)}
-        return data(**config, engine=engine.model_dump(exclude_none=True))
-
-    alone = take(source, tmp_path / "alone", on(DataEngine(workers=1), "one"))
+    alone = take(source, tmp_path / "alone", on(DataEngine(workers=1), tmp_path / "one"))
     kill = flink.kill_worker if victim == "worker" else flink.kill_task_manager
     with beam_clusters.killing(kill, tmp_path / "store"):
-        made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), "store"))
+        made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), tmp_path / "store"))
     assert made.digest == alone.digest
     assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
     assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
+@pytest.mark.parametrize("victim", ["job manager", "job server"])
+def test_lost_master_is_a_typed_error_and_the_next_run_gives_the_same_snapshot(
+    tmp_path: Path, flink: beam_clusters.BeamCluster, victim: str
+) -> None:
+    source = put(tmp_path / "in.parquet", flights(1500), row_group_size=50)
+    with beam_clusters.flink(tmp_path) as lost:
+        assert lost.job_manager is not None
+        master = lost.job_manager if victim == "job manager" else lost.service
+        with (
+            beam_clusters.killing(master.kill, tmp_path / "store"),
+            pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
+        ):
+            take(source, tmp_path / "made", on(lost.engine(tmp_path / "results"), tmp_path / "store"))
+    assert caught.value.code == 21
+    assert not (tmp_path / "made" / "snapshot" / "manifest.json").exists()
+    made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), tmp_path / "store"))
+    alone = take(source, tmp_path / "alone", on(DataEngine(workers=1), tmp_path / "one"))
+    assert made.digest == alone.digest

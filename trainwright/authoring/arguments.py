@@ -186,7 +186,8 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
     experiment, folder = load(config, changes), _folder(config)
     data = experiment.data
     sql = _absolute_paths(data.sql, ("password_file",), folder) if data.sql else None
-    engines = [_absolute_paths(one.engine, ("store",), folder) for one in (data, experiment.validation)]
+    data_steps = data, experiment.validation, experiment.evaluation
+    engines = [_absolute_paths(one.engine, ("store",), folder) for one in data_steps]
     inner = {
         "quality": _absolute_paths(data.quality, ("previous",), folder),
         "sql": sql,
@@ -203,7 +204,7 @@ def read(config: Config, changes: Mapping[str, Any] | None = None) -> dict[str, 
         "network": experiment.network,
         "training": experiment.training,
         "resources": experiment.job_resources,
-        "evaluation": experiment.evaluation,
+        "evaluation": experiment.evaluation.model_copy(update={"engine": engines[2]}),
         "registry": _absolute_paths(experiment.registry, _REGISTRY_PATHS, folder),
         "promotion": experiment.promotion,
         "run": _absolute_run(experiment.run, folder),

@@ -68,7 +68,8 @@ def _run_pipeline(
 
             beam: Any = apache_beam  # its functions have no types
             # Reshuffled, so that Beam does not fuse items into one unit of work.
-            _ = pipeline | beam.Create(list(enumerate(items))) | beam.Reshuffle() | beam.Map(task)
+            spread = pipeline | beam.Create(list(enumerate(items))) | beam.Reshuffle()
+            _ = spread | "Work" >> beam.Map(task)  # named, or the name would have all data of the task
             state = pipeline.run().wait_until_finish()
         except NotImplementedError as error:  # such as an option that this runner needs
             raise _rejected(engine, str(error)) from None
@@ -87,7 +88,9 @@ def _pipeline(engine: DataEngine, flags: Sequence[str]) -> Any:
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
         raise DependencyError(
-            f"Apache Beam is not installed here: {error}", where="engine.name", hint="Install apache-beam."
+            f"Apache Beam is not installed here: {error}",
+            where="engine.name",
+            hint="Build the image of this step with VARIANT=engines, or have its section run on `local`.",
         ) from None
     said = io.StringIO()
     try:

@@ -2,9 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from trainwright import storage
+from trainwright.artifacts import SnapshotFile
 from trainwright.engine.beam import run
 from trainwright.errors import InputError
 from trainwright.experiment import DataEngine
@@ -102,3 +105,14 @@ def require_reachable(uris: Iterable[str], engine: DataEngine, key: str) -> None
             where="engine.name",
             hint=f"Name a bucket, or a folder that all machines mount, in {key}.",
         )
+
+
+def reachable(entry: SnapshotFile, artifact: str) -> SnapshotFile:
+    """Return a file of an artifact by its URI, pinned in the version that the store has now.
+
+    An engine's workers then check its size and the checksums of its pages; on a mounted folder, its digest.
+    """
+    if entry.in_place:
+        return entry
+    uri = storage.join(artifact, entry.uri)
+    return replace(entry, uri=uri, version=storage.head(uri).version if "://" in artifact else "")

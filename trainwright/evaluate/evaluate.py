@@ -1,6 +1,7 @@
 """Evaluate a model's predictions: write the verdict, the report, the summary and the metrics."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainwright.artifacts import Snapshot
@@ -26,11 +27,13 @@ class BaselinePredictions:
         folder: Folder of the snapshot; None, or any, where ``version`` is empty.
         version: The digest that it must have; empty for none.
         registered: Number of the registered version that made them; empty for none.
+        uri: Where an engine's workers reach the folder; empty for its path.
     """
 
     folder: Path | None = None
     version: str = ""
     registered: str = ""
+    uri: str = ""
 
 
 def evaluate_predictions(
@@ -42,6 +45,7 @@ def evaluate_predictions(
     report: Path,
     summary: Path,
     baseline: BaselinePredictions | None = None,
+    uri: str = "",
     most_bytes: int = MAX_BYTES,
 ) -> Findings:
     """Judge a model by its predictions on a split it has not learned from.
@@ -54,6 +58,7 @@ def evaluate_predictions(
         report: File of the page, written whatever the decision.
         summary: File of the Markdown summary.
         baseline: Predictions of the model in production for the same rows; None where there is none.
+        uri: Where an engine's workers reach the folder of the predictions; empty for its path.
         most_bytes: Size that the page stays below.
 
     Raises:
@@ -65,11 +70,11 @@ def evaluate_predictions(
     snapshot = Snapshot.open(predictions, version)
     require_held_out(predictions, evaluation)
     baseline = baseline or BaselinePredictions()
-    source = _read(predictions, snapshot, evaluation, baseline)
+    source = _read(predictions, snapshot, evaluation, baseline, uri)
     over, fitted = evaluation.overfitting, None
     if over and snapshot.splits.get(over.split):
         columns = [evaluation.cluster] if evaluation.cluster else []
-        fitted = read_rows(predictions, snapshot, over.split, columns, engine=evaluation.engine)
+        fitted = read_rows(predictions, snapshot, over.split, columns, engine=evaluation.engine, uris=[uri])
     warnings: tuple[str, ...] = ()
     roles = roles_of(snapshot)
     if roles.kind == "binary":
@@ -100,14 +105,23 @@ def evaluate_predictions(
     return findings
 
 
-def _read(folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: BaselinePredictions) -> Rows:
+def _read(
+    folder: Path, snapshot: Snapshot, evaluation: Evaluation, baseline: BaselinePredictions, uri: str
+) -> Rows:
+    read = partial(
+        read_rows,
+        folder,
+        snapshot,
+        evaluation.split,
+        evaluation.columns,
+        engine=evaluation.engine,
+        uris=[uri, baseline.uri],
+    )
     if not baseline.version:
-        return read_rows(folder, snapshot, evaluation.split, evaluation.columns, engine=evaluation.engine)
+        return read()
     if baseline.folder is None:
         raise InputError("a baseline has a version, and no folder", where="baseline")
-    other = Snapshot.open(baseline.folder, baseline.version)
-    both = baseline.folder, other
-    return read_rows(folder, snapshot, evaluation.split, evaluation.columns, both, engine=evaluation.engine)
+    return read((baseline.folder, Snapshot.open(baseline.folder, baseline.version)))
 
 
 def build_verdict(findings: Findings, snapshot: Snapshot, registered: str = "") -> Verdict:

@@ -1,8 +1,8 @@
 """Rows of predictions that are read piece by piece, and statistics of them that are merged."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from trainwright.artifacts import Snapshot
-from trainwright.engine import map_merge
+from trainwright.engine import map_merge, reachable
 from trainwright.errors import InputError
 from trainwright.evaluate.predictions import (
     BASELINE,
@@ -131,12 +131,14 @@ def read_rows(
     baseline: tuple[Path, Snapshot] | None = None,
     *,
     engine: DataEngine,
+    uris: Sequence[str] = ("", ""),
 ) -> Rows:
     """Return the predictions of a split, with those of the baseline; memory stays that of a piece.
 
     Both models' predictions are matched piece by piece where both have the rows in the same order, as those
     of ``train`` and ``score`` have. Other orders are matched by key in memory, and so are those of a language
-    model, whose tokens are counted over all rows.
+    model, whose tokens are counted over all rows. ``uris`` are the folders as an engine's workers reach them;
+    empty for their paths.
     """
     entries = [("predictions", folder, snapshot), *([(BASELINE, *baseline)] if baseline else [])]
     splits = []
@@ -149,6 +151,11 @@ def read_rows(
     found = [pieces(part.folder, part.snapshot, [split], PIECE_ROWS) for part in splits]
     where = splits[0].where
     if found[0] and roles_of(snapshot).kind != "language_model" and _aligned(splits, found):
+        if engine.is_remote:
+            found = [
+                _reached(part, uri or str(split.folder.absolute()))
+                for part, split, uri in zip(found, splits, uris, strict=False)
+            ]
         rows = partial(_read_pair, tuple(splits))
         return Rows(list(zip(*found, strict=True)), rows, snapshot.splits[split], where, engine)
     whole = [
@@ -158,6 +165,11 @@ def read_rows(
     for model, part in zip(whole[1:], splits[1:], strict=True):
         require_unique(KeySample.of(model), model.rows, part.key, part.where)
     return Rows.of(pair(whole[0], whole[1] if baseline else None), where)
+
+
+def _reached(found: Sequence[Piece], artifact: str) -> list[Piece]:
+    reached = cache(partial(reachable, artifact=artifact))
+    return [replace(piece, entry=reached(piece.entry)) for piece in found]
 
 
 def _read_pair(splits: Sequence[_Split], found: Sequence[Piece]) -> PredictionPair:

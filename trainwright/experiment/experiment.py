@@ -22,8 +22,8 @@ from trainwright.experiment.validation import Validation
 OWNER_LABELS = {"owner": "owner", "cost-centre": "cost_centre"}
 """Labels of a job in a queue, and of its pods, by the key of `run`; ``deploy/kueue/labels.yaml`` demands them."""
 
-ENGINE_SECTIONS = {"data": True, "validation": True, "evaluation": False}
-"""Sections of the steps that process rows by an engine: True if the step's image has Beam."""
+ENGINE_SECTIONS = ("data", "validation", "evaluation")
+"""Sections of the steps that process rows by an engine."""
 
 
 class Experiment(Section):
@@ -50,9 +50,9 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _engine_of_sections(self) -> Self:
         """Set the engine of every data step whose section names none."""
-        for name, has_beam in ENGINE_SECTIONS.items() if "engine" in self.model_fields_set else ():
+        for name in ENGINE_SECTIONS if "engine" in self.model_fields_set else ():
             section = getattr(self, name)
-            if "engine" not in section.model_fields_set and (has_beam or not self.engine.is_beam):
+            if "engine" not in section.model_fields_set:
                 # The model is frozen for others.
                 object.__setattr__(self, name, section.model_copy(update={"engine": self.engine}))
         return self
