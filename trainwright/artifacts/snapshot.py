@@ -179,6 +179,14 @@ class Snapshot(Document):
     protection: str = ""
     target: SnapshotTarget = SnapshotTarget()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, where a file without a companion looks as it did before there were any."""
+        data = super().to_json()
+        for entry in data["files"]:
+            companion = entry["companion"]
+            (companion or entry).pop("companion")
+        return data
+
     @property
     def digest(self) -> str:
         """The data version: SHA-256 over the content."""
