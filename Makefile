@@ -33,14 +33,14 @@ demo: data  ## run the whole pipeline on the flights, here, without a cluster
 data: environments $(PACKAGE)  ## prepare the flights: their rows, their feature tables, the Feast repository
 	@.environments/feast/bin/python $(FLIGHTS)/prepare.py
 
-test: data .venv/.tools $(EMULATORS) $(ENGINES)  ## run every test in its environment (ARGS="tests/join -k leak")
+test: data .venv/.tools $(EMULATORS)  ## run every test in its environment (ARGS="tests/join -k leak")
 	@$(BIN)/python tests/run.py $(ARGS)
 
 test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
 	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
-test-engines: environments .venv/.tools $(EMULATORS) $(FLINK) $(BEAM)  ## run data steps on Flink with two task managers; needs Maven and Java 17
-	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py
+test-engines: environments .venv/.tools $(EMULATORS) $(ENGINES) $(FLINK) $(BEAM)  ## run data steps on clusters of Spark, Ray and Flink; needs Maven and Java 17
+	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py tests/engines
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 

@@ -34,7 +34,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, redis_port: int) -> Any:
     @cache
     def of(engine: str) -> Any:
         if not PYTHON.exists():
-            pytest.skip("no environment with the engines: make .environments/engines/.made")
+            pytest.skip("no environment with the engines: make test-engines")
         if engine == "spark":
             servers.installed("default-jre-headless", lambda: shutil.which("java") is not None)
         folder = tmp_path_factory.mktemp(engine)
