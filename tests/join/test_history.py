@@ -1,7 +1,8 @@
 """Point-in-time lookups against a search through every row, and answers of an engine."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.featurestore.repository import PRICES, UTC_US, at, write_table
-from trainwright.errors import DependencyError, InternalError
+from trainwright.errors import InternalError
 from trainwright.featurestore import Service, View
 from trainwright.join.engine import EngineHistory, _distinguishable
 from trainwright.join.history import (
@@ -176,6 +177,14 @@ def test_a_row_with_a_null_in_its_key_is_not_asked_for_and_a_repeated_one_once()
     assert _distinguishable(rows, np.empty(0, dtype=np.int64)) == []
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_spark() -> Iterator[None]:
+    """Start none: tests/engines has Spark itself, and its failures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainwright.join.engine.spark_session", lambda *_: nullcontext())
+        yield
+
+
 class Engine:
     """An engine of Feast's that gives what a test wants it to."""
 
@@ -204,7 +213,7 @@ def source(folder: Path, answer: Answer) -> EngineHistory:
         renamed={},
         feast=SimpleNamespace(batch_source=batch_source, projection=SimpleNamespace(join_key_map={})),
     )
-    config = SimpleNamespace(offline_store=SimpleNamespace(type="spark"))
+    config = SimpleNamespace(offline_store=SimpleNamespace(type="spark", spark_conf=None))
     provider = SimpleNamespace(offline_store=Engine(answer))
     feast = SimpleNamespace(config=config, provider=provider, registry=None, project="shop")
     return EngineHistory(view, Service(name="shop_v1", views=(view,), feast=feast))
@@ -251,11 +260,3 @@ def test_an_engine_that_loses_a_row_or_gives_one_twice_is_refused(places: list[i
     found = source(tmp_path, lambda asked: given(asked, RIGHT).take(places))
     with pytest.raises(InternalError, match=f"returned {len(places)} rows, expected 3"):
         found.find(ROWS, SOLD)
-
-
-def test_an_engine_that_fails_is_a_dependency_that_is_down(tmp_path: Path) -> None:
-    def fail(asked: pa.Table) -> pa.Table:
-        raise RuntimeError("no executors")
-
-    with pytest.raises(DependencyError, match="could not join view 'prices': RuntimeError: no executors"):
-        source(tmp_path, fail).find(ROWS, SOLD)

@@ -219,11 +219,13 @@ def bodies() -> Iterator[tuple[str, Object]]:
 
 
 ALL = list(bodies())
-SERVICE = "trainwright-service"
-"""It stands apart from the runs: tests/house/test_deploy.py looks at its policies."""
+SERVICE, ENGINE = "trainwright-service", "trainwright-engine"
+"""They stand apart from the runs: tests/house/test_deploy.py looks at their policies."""
 
 POLICIES = [
-    body for _, body in ALL if body["kind"] == "NetworkPolicy" and body["metadata"]["name"] != SERVICE
+    body
+    for _, body in ALL
+    if body["kind"] == "NetworkPolicy" and not body["metadata"]["name"].startswith((SERVICE, ENGINE))
 ]
 
 
@@ -319,6 +321,7 @@ def test_no_account_brings_a_token_along() -> None:
         "trainwright-ci",
         "trainwright-promote",
         SERVICE,
+        ENGINE,
     }
     bringing = {
         body["metadata"]["name"] for body in accounts if body.get("automountServiceAccountToken", True)
