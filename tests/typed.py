@@ -1,4 +1,4 @@
-"""Check the types of the library with mypy, each room under an environment with the packages it imports."""
+"""Check the types of the library with mypy, each package under an environment that has what it imports."""
 
 import subprocess
 import sys

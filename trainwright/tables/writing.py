@@ -314,8 +314,8 @@ class _SplitWriter:
         """Add rows, and begin another file where one is full. A split without rows has one empty file."""
         while table.num_rows or not (self._done or self._writer or self._references):
             stays, rows = self._current()
-            room = rows - self._rows
-            part, table = table.slice(0, room), table.slice(room)
+            free = rows - self._rows
+            part, table = table.slice(0, free), table.slice(free)
             self._rows += part.num_rows
             if self._added or not stays:
                 if self._writer is None:
