@@ -37,6 +37,9 @@ _KEY = "trainwright/round"
 _AGREE_TIMEOUT_S, _POLL_S = 900.0, 0.1
 """Seconds in which the first agent has to begin the round, as it has to join it, and between two looks."""
 
+_CACHED_S = 1.0
+"""Seconds for which torch's dynamic rendezvous answers from what it read before."""
+
 _IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -88,9 +91,10 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         if not self._monitor.over():
             return RunResult(state=WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
-        error, waiting = self._monitor.cause, worker_group.spec.rdzv_handler.num_nodes_waiting
-        if result.state == WorkerState.FAILED and error and error.code == Preempted.code and waiting():
-            # A machine joins: another agent saw it first, and its stop signal reached these processes, too.
+        error = self._monitor.cause
+        stopped = result.state == WorkerState.FAILED and error and error.code == Preempted.code
+        if stopped and _joins(worker_group):
+            # Another agent saw the machine first, and its stop signal reached these processes, too.
             return RunResult(state=WorkerState.HEALTHY)
         if result.state == WorkerState.FAILED and error and not error.retryable:
             self._remaining_restarts = 0
@@ -114,3 +118,13 @@ class ElasticAgent(LocalElasticAgent):  # type: ignore[misc,unused-ignore]
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _joins(worker_group: WorkerGroup) -> bool:
+    """Tell whether a machine waits to join, also one that came since torch last read the rendezvous."""
+    end = time.monotonic() + _CACHED_S + _POLL_S
+    while not worker_group.spec.rdzv_handler.num_nodes_waiting():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True
