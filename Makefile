@@ -40,7 +40,7 @@ test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pip
 	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
 test-engines: environments .venv/.tools $(EMULATORS) $(ENGINES) $(FLINK) $(BEAM)  ## run data steps on clusters of Spark, Ray and Flink; needs Maven and Java 17
-	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py tests/engines
+	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py tests/join/test_answers.py tests/engines
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
