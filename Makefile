@@ -44,13 +44,13 @@ test-engines: environments .venv/.tools $(EMULATORS) $(ENGINES) $(FLINK) $(BEAM)
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
-lint: .venv/.tools  ## style, security, and which room may import which
+lint: .venv/.tools  ## style, security, and which package may import which
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/bandit -q -ll -c pyproject.toml -r trainwright components pipelines && $(BIN)/lint-imports --no-cache --no-logo
 
-types: environments .venv/.tools  ## mypy strict, each room under its environment
+types: environments .venv/.tools  ## mypy strict, each package under its environment
 	@$(BIN)/python tests/typed.py
 
-format: .venv/.tools  ## put the code in the house style
+format: .venv/.tools  ## format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 compile: .venv/.made  ## write compiled/ from components/ and pipelines/

@@ -1,4 +1,4 @@
-"""What every room's tests may ask for. Stores are here, so that all rooms of a process share one of each."""
+"""Fixtures of all tests. Stores are here, so that all folders of a process share one of each."""
 
 import gc
 

@@ -26,7 +26,7 @@ from xml.etree import ElementTree  # only reads what pytest wrote a moment ago
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".environments"
 AUTHORING = "authoring"
-ROOMS = {
+PACKAGE_ENVIRONMENTS = {
     "transforms": "torch",
     "serving": "torch",
     "featurestore": "feast",
@@ -106,17 +106,17 @@ class Outcome:
 def environment_of(path: str) -> str:
     """Return the environment that the tests at a path, such as ``tests/join/test_x.py::test_y``, run in."""
     parts = Path(os.path.relpath(ROOT / path.partition("::")[0], ROOT / "tests")).parts
-    return ALONE.get(parts) or environment_of_room(parts[0]) if parts else AUTHORING
+    return ALONE.get(parts) or environment_of_package(parts[0]) if parts else AUTHORING
 
 
-def environment_of_room(name: str) -> str:
+def environment_of_package(name: str) -> str:
     """Return the environment of a package; a verb's is the image of the job it submits, else its own.
 
     ``tune`` submits the job of `train`, and its own code needs the packages of its own image.
     """
     metadata = ROOT / "components" / name / "metadata.yaml"
-    if name in ROOMS or not metadata.exists():
-        return ROOMS.get(name, AUTHORING)
+    if name in PACKAGE_ENVIRONMENTS or not metadata.exists():
+        return PACKAGE_ENVIRONMENTS.get(name, AUTHORING)
     images = dict(re.findall(r"^  (image|job_image): (\S+)", metadata.read_text(), re.MULTILINE))
     return images.get("job_image") or images["image"]
 

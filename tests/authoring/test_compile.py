@@ -301,9 +301,9 @@ def test_a_new_component_passes_its_own_test_and_compiles(repository: Path, make
     with pytest.raises(InputError, match="trainwright/tidy is there already"):
         scaffold.component("tidy", noun="report", toolchain="tabular", root=repository)
     scaffold.component("impute", noun="table", toolchain="tabular", root=repository)
-    rooms = re.search(r"authoring \|.*", (repository / "pyproject.toml").read_text())
-    assert rooms
-    assert {"tidy", "impute"} <= set(re.findall(r"\w+", rooms[0]))
+    layers = re.search(r"authoring \|.*", (repository / "pyproject.toml").read_text())
+    assert layers
+    assert {"tidy", "impute"} <= set(re.findall(r"\w+", layers[0]))
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,14 @@ ALWAYS = "def test_fails_{number}(): assert False\n"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A tree with nothing but the runner of the tests."""
-    (tmp_path / "tests" / "room").mkdir(parents=True)
+    (tmp_path / "tests" / "folder").mkdir(parents=True)
     shutil.copy(RUN, tmp_path / "tests")
     return tmp_path
 
 
 def ended(checkout: Path, *options: str, **files: str) -> tuple[int, str]:
     for name, text in files.items():
-        (checkout / "tests" / "room" / f"test_{name}.py").write_text(text)
+        (checkout / "tests" / "folder" / f"test_{name}.py").write_text(text)
     command = [sys.executable, "tests/run.py", *options]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout
@@ -38,8 +38,8 @@ def ended(checkout: Path, *options: str, **files: str) -> tuple[int, str]:
 def test_what_passes_alone_counts_and_is_named(checkout: Path) -> None:
     code, said = ended(checkout, once=ONCE)
     assert code == 0
-    assert "FAILED tests/room/test_once.py::test_fails_the_first_time" in said
-    assert "PASSED tests/room/test_once.py::test_fails_the_first_time" in said
+    assert "FAILED tests/folder/test_once.py::test_fails_the_first_time" in said
+    assert "PASSED tests/folder/test_once.py::test_fails_the_first_time" in said
     assert said.splitlines()[-1] == "2 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped"
 
 
@@ -73,7 +73,7 @@ def test_hangs_the_first_time():
 
 def test_expression_with_blanks_and_a_path_behind_an_option_reach_pytest_whole(checkout: Path) -> None:
     three = "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n"
-    chosen = ("-k", "a or b", "--deselect", "tests/room/test_three.py::test_b")
+    chosen = ("-k", "a or b", "--deselect", "tests/folder/test_three.py::test_b")
     assert ended(checkout, *chosen, three=three)[1].endswith("\n1 passed, 0 failed, 0 skipped\n")
 
 

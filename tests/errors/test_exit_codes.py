@@ -13,7 +13,7 @@ from trainwright import errors
 def every(kind: type[errors.TrainwrightError]) -> Iterator[type[errors.TrainwrightError]]:
     yield kind
     for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:  # a room's own error has the code of its parent
+        if child.__module__ == errors.__name__:  # a package's own error has the code of its parent
             yield from every(child)
 
 

@@ -13,7 +13,9 @@ from trainwright.authoring import images
 from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = sorted(path for room in ("images", "examples", "tests") for path in (ROOT / room).rglob("*s.lock"))
+LOCKS = sorted(
+    path for folder in ("images", "examples", "tests") for path in (ROOT / folder).rglob("*s.lock")
+)
 LOCKS += [*(ROOT / "images").glob("*.lock"), ROOT / "images" / "torch" / "torch.lock"]
 
 

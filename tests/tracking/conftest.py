@@ -1,4 +1,4 @@
-"""One MLflow server for all tests of this room."""
+"""One MLflow server for all tests of this folder."""
 
 from collections.abc import Iterator
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.run import environment_of_room
+from tests.run import environment_of_package
 from tests.train import clean
 from tests.train.problems import NETWORK, request
 from trainwright.train.submit import submit
@@ -78,12 +78,12 @@ def test_no_process_of_a_training_forks(
 FORKS = re.compile(r"^\s*(from|import) multiprocessing\b|\bos\.fork|ProcessPoolExecutor", re.MULTILINE)
 
 
-def test_rooms_that_start_processes_by_forking_run_where_there_is_no_torch() -> None:
+def test_packages_that_start_processes_by_forking_run_where_there_is_no_torch() -> None:
     library = ROOT / "trainwright"
     files = [path.relative_to(library) for path in library.rglob("*.py") if FORKS.search(path.read_text())]
     assert files, "the expression finds those of ingest and validate"
     for path in files:
-        lock = ROOT / "images" / environment_of_room(path.parts[0]) / "requirements.lock"
+        lock = ROOT / "images" / environment_of_package(path.parts[0]) / "requirements.lock"
         assert not re.search(r"^torch==", lock.read_text(), re.MULTILINE), path
 
 

@@ -15,7 +15,7 @@ PLANTED = {
         "import pipelines.train_and_register",
         "pipelines stand on components",
     ),
-    "a shared room that imports a verb": (
+    "a shared package that imports a verb": (
         "trainwright/storage/listing.py",
         "import trainwright.ingest",
         "arrows point down",
@@ -25,7 +25,7 @@ PLANTED = {
         "import trainwright.train",
         "arrows point down",
     ),
-    "a new module that has no room": ("trainwright/corner.py", "", "arrows point down"),
+    "a new module that has no layer": ("trainwright/corner.py", "", "arrows point down"),
     "a component that imports another": (
         "components/train/component.py",
         "import components.ingest.component",
@@ -53,7 +53,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_house_keeps_its_contracts(copy: Path) -> None:
+def test_the_tree_keeps_its_contracts(copy: Path) -> None:
     done = check(copy)
     assert done.returncode == 0, done.stdout
 
