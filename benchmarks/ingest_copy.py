@@ -163,7 +163,7 @@ def section(source: Path, rows: int, workers: int) -> str:
                 for name, start, end in zip(names, moments, moments[1:], strict=False)
             },
             "shard_rows": SHARD,
-            "runner": {"workers": workers},
+            "engine": {"workers": workers},
         }
     )
 

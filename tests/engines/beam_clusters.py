@@ -111,7 +111,9 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         pytest.skip("no Flink: make test-engines, with Maven and Java 17")
     rpc, rest, jobs, artifacts, pool = (free_port() for _ in range(5))
     (folder / "config.yaml").write_text(CONFIG.format(rpc=rpc, rest=rest))
-    java = [*JAVA, "-Xmx512m", "-cp", f"{FLINK}/*"]
+    java = [*JAVA, "-Xmx512m", "-cp"]
+    own = os.pathsep.join(str(jar) for jar in FLINK.glob("*.jar") if not jar.name.startswith("beam-"))
+    cluster = [*java, own]  # Beam's classes come with each job, as on a cluster that others use, too
     package, settings = "org.apache.flink.runtime", ["--configDir", str(folder)]
     serve = ["--job-port", f"{jobs}", "--artifact-port", f"{artifacts}", "--expansion-port=0"]
     serve += [f"--flink-master=localhost:{rest}", f"--artifacts-dir={folder}/artifacts"]
@@ -121,16 +123,20 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
             return stack.enter_context(process(list(command), folder / f"{name}.log"))
 
-        master = start("master", *java, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings)
+        master = start(
+            "master", *cluster, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings
+        )
         wait_until(lambda: answers(rest), "Flink's job manager")
         runner = f"{package}.taskexecutor.TaskManagerRunner"
-        managers = [start(f"tasks-{n}", *java, runner, *settings) for n in range(2)]
+        managers = [start(f"tasks-{n}", *cluster, runner, *settings) for n in range(2)]
 
         def kill_task_manager() -> None:
             managers[0].kill()
-            start("tasks-2", *java, runner, *settings)
+            start("tasks-2", *cluster, runner, *settings)
 
-        service = start("service", *java, "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve)
+        service = start(
+            "service", *java, f"{FLINK}/*", "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve
+        )
         workers = start("pool", sys.executable, *work)
         for port in (jobs, pool):
             wait_until(lambda port=port: answers(port), "Beam on Flink")

@@ -184,4 +184,5 @@ def test_after_a_failure_no_task_begins_and_the_error_is_the_first_tasks(tmp_pat
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(InputError, match="task 2 is bad"):
         next(results)
-    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2", "3"}
+    begun = {path.name for path in tmp_path.iterdir()}
+    assert {"0", "1", "2"} <= begun <= {"0", "1", "2", "3"}  # 3 only where it began before 2 failed
