@@ -3,8 +3,8 @@
 ``python benchmarks/engines.py [--rows N]`` copies rows of 20 columns with `ingest`, computes the statistics
 of the copy with `validate`, and evaluates as many predictions of two models with `evaluate`. Flink has two
 task managers and its job server, started before the clock; two workers are ``--parallelism=2``. All share the
-cores of this machine: the table shows an engine's overhead, and what a second worker adds. The cost is that of
-all cores for the time. Needs what ``make test-engines`` needs.
+cores of this machine: the table shows an engine's overhead, and what a second worker adds. The cost is that
+of all cores for the time. Needs what ``make test-engines`` needs.
 """
 
 import argparse
