@@ -494,9 +494,10 @@ def test_a_launcher_that_is_killed_at_any_of_its_calls_is_followed_by_one_that_g
     job = cluster_job(tmp_path)
     with running(lambda: launcher(plain_cluster).run(job)) as coming:
         plain_cluster.wait(lambda: jobs(plain_cluster))
-        complete(jobs(plain_cluster)[0])
+        [only] = jobs(plain_cluster)
+        complete(only)
         plain_cluster.condition(job.name, "Succeeded")
-    assert coming.result(0).folder.name == "0001"
+    assert coming.result(0).folder == folder_of(only)  # not always 0001: a kill may leave its empty folder
     created = [
         call
         for call in plain_cluster.calls
