@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from trainwright.errors import DependencyError, InputError, TrainwrightError
@@ -45,20 +45,22 @@ def spark_session(conf: Mapping[str, str] | None, what: str, where: str) -> Iter
     watch = threading.Thread(target=_watch, args=(session, ended, lost), daemon=True)
     watch.start()
     try:
-        yield session
+        try:
+            yield session
+        finally:
+            ended.set()
+            watch.join()
     except TrainwrightError:
         raise
     except Exception as error:
-        session.stop()  # the next attempt needs a new one
+        with suppress(Exception):  # of a driver that died, which cannot be stopped
+            session.stop()  # the next attempt needs a new one
         said = f"no executor for {EXECUTOR_WAIT_S:,.0f} s" if lost.is_set() else _text(error)
         if _PYTHON in said:
             raise InputError(
                 f"Spark's workers have another Python: {said}", where=where, hint=_SAME
             ) from error
         raise DependencyError(f"{what}: {said}", where=where, hint=_AGAIN) from error
-    finally:
-        ended.set()
-        watch.join()
 
 
 def _start(conf: Mapping[str, str], where: str) -> Any:
