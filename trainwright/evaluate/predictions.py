@@ -215,10 +215,9 @@ def _label(known: Any, roles: _Roles, where: str) -> NDArray[Any]:
     if roles.kind == "regression":
         return values
     allowed = np.isin(values, np.arange(len(roles.scores) if roles.kind == "multiclass" else 2))
-    found = np.unique(values)
     if not allowed.all():
         raise InputError(
-            f"label {name!r} holds {found[:5].tolist()}; a label is {roles.meaning}",
+            f"label {name!r} holds {np.unique(values[~allowed])[:5].tolist()}; a label is {roles.meaning}",
             where=f"{where}, row {int(allowed.argmin()):,}",
         )
     return values.astype(np.int64)
