@@ -84,7 +84,7 @@ _HELD = 8
 
 
 def merge(taken: Iterable[Partial]) -> Partial:
-    """Merge partial results in the order given; the first one's arrays become the sums."""
+    """Merge partial results in the order of the pieces."""
     total: Partial = {}
     held: dict[str, list[Any]] = {}
     for part in taken:
@@ -94,7 +94,8 @@ def merge(taken: Iterable[Partial]) -> Partial:
                 if len(held[name]) == _HELD and isinstance(value, Cells):
                     held[name] = [Cells.merged(held[name])]
             elif name in total:
-                total[name] += value
+                # Not in place: of a piece without rows, numpy's weighted sums are integers.
+                total[name] = total[name] + value
             else:
                 total[name] = value
     return total | {name: values[0].merged(values) for name, values in held.items()}
