@@ -17,7 +17,7 @@ from trainwright.errors import InputError
 from trainwright.evaluate.findings import Floats, Integers, Kind
 from trainwright.experiment import Evaluation, Training
 from trainwright.lineage import ancestors
-from trainwright.significance import delong
+from trainwright.significance import roc_area
 from trainwright.tables import iter_batches, read_split, require_columns
 from trainwright.tables.capacity import warn_of_memory
 
@@ -508,7 +508,7 @@ def _column_auc(column: Any, label: Integers) -> float:
         return 0.0
     if min(int(truth.sum()), int(len(truth) - truth.sum())) < _MIN_CLASS_ROWS:
         return 0.0
-    area = delong(truth, values).value
+    area = roc_area(truth, values)
     return max(area, 1 - area)
 
 
