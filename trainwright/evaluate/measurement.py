@@ -139,12 +139,12 @@ def _partitions(data: EvaluationData, groupings: dict[Columns, Grouping]) -> tup
     }, sums
 
 
-def _take_sums(pair: PredictionPair, place: int, request: _SumRequest) -> Partial:
+def _take_sums(pair: PredictionPair, piece: int, request: _SumRequest) -> Partial:
     data = request.data
     return {
-        **take_sums(pair, place, data, request.groupings),
-        **take_global_sums(pair, place, data),
-        **take_plot_sums(pair, place, data),
+        **take_sums(pair, piece, data, request.groupings),
+        **take_global_sums(pair, piece, data),
+        **take_plot_sums(pair, piece, data),
     }
 
 

@@ -67,6 +67,11 @@ class Predictions:
         return len(self.label)
 
     @property
+    def weights(self) -> Floats:
+        """Weight of each row, 1 where all count alike."""
+        return np.ones(self.rows) if self.weight is None else self.weight
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes by number, else their numbers; empty of other kinds."""
         count = {"binary": 2, "multiclass": int(self.scores.shape[1])}.get(self.kind, 0)
@@ -384,8 +389,7 @@ def _require_same_labels(ours: Predictions, theirs: Predictions) -> None:
     what = "labels"
     differ = np.flatnonzero(ours.label != theirs.label)
     if ours.kind == "language_model":
-        one, two = (np.ones(entry.rows) if entry.weight is None else entry.weight for entry in (ours, theirs))
-        what, differ = "numbers of tokens", np.flatnonzero(one != two)
+        what, differ = "numbers of tokens", np.flatnonzero(ours.weights != theirs.weights)
     if len(differ):
         first = int(differ[0])
         raise InputError(

@@ -58,7 +58,7 @@ class Rows:
         return cls([pair], _identity, pair.candidate.rows + pair.candidate.unlabelled, where)
 
     def add_up(self, take: Callable[..., Partial], request: Any) -> Partial:
-        """Return the merged partial results of ``take(pair, place, request)`` of all pieces.
+        """Return the merged partial results of ``take(pair, number, request)`` of all numbered pieces.
 
         The engine changes nothing of the sums, to the last digit.
         """
@@ -72,8 +72,8 @@ def _take(
     request: Any,
     numbered: tuple[int, Any],
 ) -> Partial:
-    place, piece = numbered
-    return take(read(piece), place, request)
+    number, piece = numbered
+    return take(read(piece), number, request)
 
 
 def _identity(pair: PredictionPair) -> PredictionPair:
