@@ -475,9 +475,8 @@ def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, known: Sequ
         len(batch) - batch.column(0).null_count
         for batch in iter_batches(folder, snapshot, [split], [label_name])
     )
-    rows = np.arange(labelled)
-    if labelled > MOST_ROWS:
-        rows = np.sort(np.random.default_rng(0).choice(labelled, MOST_ROWS, replace=False))
+    sampled = min(labelled, MOST_ROWS)
+    rows = np.sort(np.random.default_rng(0).choice(labelled, sampled, replace=False))
     chosen, start = list[Any](), 0
     for batch in iter_batches(folder, snapshot, [split], read):
         labelled_rows = batch.filter(batch.column(0).is_valid())
