@@ -1,6 +1,8 @@
 """An evaluation of pieces is that of all rows at once, and of very many rows it is off by what it says."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,13 @@ import pytest
 
 from tests.evaluate.simulated import predictions
 from trainwright.engine import pieces as merging
-from trainwright.errors import InputError
+from trainwright.errors import DependencyError, InputError
 from trainwright.evaluate import evaluation_data, rows
 from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import PredictionPair, take
-from trainwright.evaluate.rows import KeySample, Rows, require_unique
+from trainwright.evaluate.rows import KeySample, Partial, Rows, require_unique
 from trainwright.experiment import DataEngine, Evaluation
 from trainwright.significance import Estimate
 from trainwright.tables import write_snapshot
@@ -148,3 +150,17 @@ def test_a_repeated_key_is_found_among_more_keys_than_are_sampled(monkeypatch: p
     twice = KeySample.merged([every, every])
     with pytest.raises(InputError, match=r"rows, a sample of 20,000, have \d+ keys in 'id'"):
         require_unique(twice, 20_000, "id", "test")
+
+
+def kill_at_second(_: PredictionPair, number: int, __: object) -> Partial:
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def test_killed_worker_is_an_error_that_names_the_split_and_its_pieces() -> None:
+    pairs = [PredictionPair(predictions(LABEL, CHANCE))] * 3
+    source = Rows(pairs, Rows.of(pairs[0]).read, 3 * ROWS, "predictions", DataEngine(workers=2))
+    with pytest.raises(DependencyError, match="killed by SIGKILL") as caught:
+        source.add_up(kill_at_second, None)
+    assert caught.value.where == "predictions, pieces from 1 on"

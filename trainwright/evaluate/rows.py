@@ -62,8 +62,14 @@ class Rows:
 
         The engine changes nothing of the sums, to the last digit.
         """
-        work = partial(_take, self.read, take, request)
-        return map_merge(work, merge, list(enumerate(self.pieces)), self.engine, "evaluate")
+        return map_merge(
+            partial(_take, self.read, take, request),
+            merge,
+            list(enumerate(self.pieces)),
+            self.engine,
+            "evaluate",
+            describe=lambda task: f"{self.where}, pieces from {task[0][0]} on",
+        )
 
 
 def _take(
