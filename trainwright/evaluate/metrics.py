@@ -22,7 +22,7 @@ from trainwright.evaluate.findings import ComparedMetric, ConstantComparison, Fl
 from trainwright.evaluate.partition import AGREEMENTS, ModelSums, Partition
 from trainwright.evaluate.predictions import PredictionPair
 from trainwright.evaluate.rows import Partial
-from trainwright.experiment.evaluation import HIGHER, LOWER, METRICS, find_metric
+from trainwright.experiment.evaluation import HIGHER, LOWER, find_metric
 from trainwright.significance import (
     Estimate,
     Placements,
@@ -41,7 +41,7 @@ _CLOSE = 1e-12
 
 def is_fraction(name: str) -> bool:
     """Return True if a metric lies in [0, 1]."""
-    metric = METRICS.get(name) or find_metric(name)
+    metric = find_metric(name)
     return metric is not None and metric.fraction
 
 
