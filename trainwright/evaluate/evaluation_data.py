@@ -478,9 +478,8 @@ def take_survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -
             found[f"claims/{side}"] = ValueDistribution.of(claims(model)[1], most)
         if model.kind == "regression":
             found[f"errors/{side}"] = ValueDistribution.of(model.scores[:, 0] - rows.label, most)
-        for name in grouped_columns(evaluation):
-            if name in model.columns:
-                found[f"column/{side}/{name}"] = ColumnSummary.of(model.columns[name], name, most)
+    for name in grouped_columns(evaluation):
+        found[f"column/{name}"] = ColumnSummary.of(rows.columns[name], name, most)
     if evaluation.cluster:
         column = rows.columns[evaluation.cluster]
         found["clusters"] = Values(column.combine_chunks().unique().drop_null())

@@ -150,11 +150,10 @@ def read_rows(
     entries = [("predictions", folder, snapshot), *([(BASELINE, *baseline)] if baseline else [])]
     splits = []
     for name, place, entry in entries:
-        present = {column.name for column in entry.columns}
-        chosen = [column for column in columns if name != BASELINE or column in present]
+        chosen = () if name == BASELINE else tuple(columns)
         where = f"{name}, split {split!r}"
         names_to_read(entry, chosen, where)
-        splits.append(_Split(place, entry, tuple(chosen), where))
+        splits.append(_Split(place, entry, chosen, where))
     found = [pieces(part.folder, part.snapshot, [split], PIECE_ROWS) for part in splits]
     where = splits[0].where
     if found[0] and roles_of(snapshot).kind != "language_model" and _aligned(splits, found):
