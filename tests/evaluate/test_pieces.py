@@ -29,7 +29,7 @@ CHANCE = DRAW.beta(2, 5, ROWS)
 LABEL = (DRAW.random(ROWS) < CHANCE).astype(np.int64)
 COLUMNS = {
     "id": np.arange(ROWS),
-    "late": np.where((np.arange(ROWS) % 50 == 7) | (np.arange(ROWS) < 45), -1, LABEL),
+    "late": np.where((np.arange(ROWS) % 50 == 7) | (np.arange(ROWS) < 100), -1, LABEL),
     "airport": DRAW.choice(["EWR", "JFK", "LGA"], ROWS),
     "hour": DRAW.normal(12, 4, ROWS),
     "customer": DRAW.integers(0, 200, ROWS),
@@ -46,7 +46,7 @@ SECTION = {
 
 
 def evaluated(folder: Path, rows_per_file: int, roles: dict[str, str], **asked: Any) -> dict[str, Any]:
-    """Evaluate two models; some files lack labels in some rows, the first of 45 rows in all."""
+    """Evaluate two models; some files lack labels in some rows, the first of 100 rows in all."""
     digests = []
     for name, noise in (("predictions", 0.1), ("baseline", 0.13)):
         score = np.clip(CHANCE + np.random.default_rng(4).normal(0, noise, ROWS), 0, 1)
@@ -91,7 +91,7 @@ def test_pieces_give_the_metrics_of_all_rows_at_once(
     tmp_path: Path, roles: dict[str, str], asked: dict[str, Any]
 ) -> None:
     whole = evaluated(tmp_path / "whole", ROWS, roles, **asked)
-    pieces = evaluated(tmp_path / "pieces", 45, roles, **asked)
+    pieces = evaluated(tmp_path / "pieces", 100, roles, **asked)
     numbers = whole.pop("numbers"), pieces.pop("numbers")
     assert whole == pieces
     assert numbers[0].keys() == numbers[1].keys()
@@ -123,7 +123,7 @@ def test_scores_that_share_steps_are_off_by_at_most_what_the_page_says(
     monkeypatch.setattr(evaluation_data, "EXACT", 1_000)
     monkeypatch.setattr(evaluation_data, "STEPS", 512)
     monkeypatch.setattr(merging, "FAN_IN", 4)
-    stepped = judged(label, scores, 40)
+    stepped = judged(label, scores, 12)
     assert "off by" not in exact.overall["auc"].method
     for name in ("auc", "average_precision"):
         bound = float(stepped.overall[name].method.partition("at most ")[2].partition(",")[0])
