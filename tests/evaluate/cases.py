@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 
 from tests.evaluate.simulated import Draw, labels, scores, together
-from tests.significance.references import bootstrap
+from tests.significance.references import bootstrap, delong, delong_difference, placements
 from trainwright.significance import (
     Estimate,
     Resampler,
-    delong,
-    delong_difference,
     intervals,
     mcnemar,
     paired_difference,
-    placements,
     wilson,
 )
 from trainwright.significance.permutation import paired_test, unpaired_test

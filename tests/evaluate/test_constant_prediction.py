@@ -16,7 +16,7 @@ from trainwright.evaluate.rows import Rows
 from trainwright.experiment import Evaluation
 
 Draw = np.random.Generator
-DRAWS = 200
+DRAWS = 100
 
 
 def judged(rows: Predictions, **section: Any) -> Findings:

@@ -23,11 +23,10 @@ class Grouped:
     place: np.ndarray
 
 
-def grouped(column: pa.ChunkedArray, name: str, frozen: pa.ChunkedArray | None = None) -> Grouped:
+def grouped(column: pa.ChunkedArray, name: str) -> Grouped:
     halves = [column.slice(0, len(column) // 2), column.slice(len(column) // 2)]
     summary = ColumnSummary.merged([ColumnSummary.of(half, name, MOST) for half in halves])
-    known = None if frozen is None else ColumnSummary.of(frozen, name, MOST)
-    grouping = group_rows(summary, name, frozen=known)
+    grouping = group_rows(summary, name)
     return Grouped(grouping, list(grouping.names), grouping.assign({name: column}))
 
 
@@ -59,14 +58,6 @@ def test_a_crossing_has_a_slice_for_every_pair_that_occurs() -> None:
     assert found.columns == ("s", "r")
     assert list(found.names) == ["F, a", "F, b", "M, a", "M, b", "M, c"]
     assert [found.names[index] for index in place] == [f"{s}, {r}" for s, r in zip(sex, race, strict=True)]
-
-
-def test_buckets_are_bounded_by_frozen_quantiles() -> None:
-    frozen, values = np.arange(1000.0), np.arange(500.0, 1500.0)
-    found = grouped(pa.chunked_array([values]), "x", frozen=pa.chunked_array([frozen]))
-    assert found.grouping.buckets
-    assert list(found.names[5:9]) == ["500 to 600", "600 to 700", "700 to 800", "800 to 900"]
-    assert np.bincount(found.place, minlength=10).tolist() == [0] * 5 + [100] * 4 + [600]
 
 
 @pytest.mark.covers("B64")

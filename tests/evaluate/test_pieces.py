@@ -1,6 +1,8 @@
 """An evaluation of pieces is that of all rows at once, and of very many rows it is off by what it says."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,13 @@ import pytest
 
 from tests.evaluate.simulated import predictions
 from trainwright.engine import pieces as merging
-from trainwright.errors import InputError
+from trainwright.errors import DependencyError, InputError
 from trainwright.evaluate import evaluation_data, rows
 from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
 from trainwright.evaluate.findings import Findings
 from trainwright.evaluate.measurement import measure
 from trainwright.evaluate.predictions import PredictionPair, take
-from trainwright.evaluate.rows import KeySample, Rows, require_unique
+from trainwright.evaluate.rows import KeySample, Partial, Rows, require_unique
 from trainwright.experiment import DataEngine, Evaluation
 from trainwright.significance import Estimate
 from trainwright.tables import write_snapshot
@@ -27,7 +29,7 @@ CHANCE = DRAW.beta(2, 5, ROWS)
 LABEL = (DRAW.random(ROWS) < CHANCE).astype(np.int64)
 COLUMNS = {
     "id": np.arange(ROWS),
-    "late": np.where(np.arange(ROWS) % 50 == 7, -1, LABEL),
+    "late": np.where((np.arange(ROWS) % 50 == 7) | (np.arange(ROWS) < 100), -1, LABEL),
     "airport": DRAW.choice(["EWR", "JFK", "LGA"], ROWS),
     "hour": DRAW.normal(12, 4, ROWS),
     "customer": DRAW.integers(0, 200, ROWS),
@@ -44,7 +46,7 @@ SECTION = {
 
 
 def evaluated(folder: Path, rows_per_file: int, roles: dict[str, str], **asked: Any) -> dict[str, Any]:
-    """Evaluate two models whose rows without a label are in some files, and return all that is measured."""
+    """Evaluate two models; some files lack labels in some rows, the first of 100 rows in all."""
     digests = []
     for name, noise in (("predictions", 0.1), ("baseline", 0.13)):
         score = np.clip(CHANCE + np.random.default_rng(4).normal(0, noise, ROWS), 0, 1)
@@ -89,7 +91,7 @@ def test_pieces_give_the_metrics_of_all_rows_at_once(
     tmp_path: Path, roles: dict[str, str], asked: dict[str, Any]
 ) -> None:
     whole = evaluated(tmp_path / "whole", ROWS, roles, **asked)
-    pieces = evaluated(tmp_path / "pieces", 45, roles, **asked)
+    pieces = evaluated(tmp_path / "pieces", 100, roles, **asked)
     numbers = whole.pop("numbers"), pieces.pop("numbers")
     assert whole == pieces
     assert numbers[0].keys() == numbers[1].keys()
@@ -121,7 +123,7 @@ def test_scores_that_share_steps_are_off_by_at_most_what_the_page_says(
     monkeypatch.setattr(evaluation_data, "EXACT", 1_000)
     monkeypatch.setattr(evaluation_data, "STEPS", 512)
     monkeypatch.setattr(merging, "FAN_IN", 4)
-    stepped = judged(label, scores, 40)
+    stepped = judged(label, scores, 12)
     assert "off by" not in exact.overall["auc"].method
     for name in ("auc", "average_precision"):
         bound = float(stepped.overall[name].method.partition("at most ")[2].partition(",")[0])
@@ -148,3 +150,17 @@ def test_a_repeated_key_is_found_among_more_keys_than_are_sampled(monkeypatch: p
     twice = KeySample.merged([every, every])
     with pytest.raises(InputError, match=r"rows, a sample of 20,000, have \d+ keys in 'id'"):
         require_unique(twice, 20_000, "id", "test")
+
+
+def kill_at_second(_: PredictionPair, number: int, __: object) -> Partial:
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def test_killed_worker_is_an_error_that_names_the_split_and_its_pieces() -> None:
+    pairs = [PredictionPair(predictions(LABEL, CHANCE))] * 3
+    source = Rows(pairs, Rows.of(pairs[0]).read, 3 * ROWS, "predictions", DataEngine(workers=2))
+    with pytest.raises(DependencyError, match="killed by SIGKILL") as caught:
+        source.add_up(kill_at_second, None)
+    assert caught.value.where == "predictions, pieces from 1 on"

@@ -42,7 +42,7 @@ REFUSED = {
     ),
     "a third label": (
         changed(late=lambda late: [2, *late[1:]]),
-        r"holds \[0.0, 1.0, 2.0\]; a label is 0 or 1",
+        r"holds \[2.0\]; a label is 0 or 1",
     ),
     "the same score for all rows": (
         changed(score=lambda score: [0.5] * len(score)),

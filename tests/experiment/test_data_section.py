@@ -28,6 +28,14 @@ SQL = {"select": "select id from flights", "tables": ["flights"]}
             {"quality": {"max_missing": {"delay": -0.01}}},
             "quality.max_missing.delay: must be greater",
         ),
+        (
+            {"runner": {"engine": "beam", "options": "--a=b"}},
+            "runner.options: must be a valid tuple; found '--a=b'",
+        ),
+        (
+            {"runner": {"engine": "beam", "options": None}},
+            "runner.options: must be a valid tuple; found None",
+        ),
         ({"engine": {"options": ["--a=b"]}}, "options ['--a=b'] need a Beam runner; name is local"),
         ({"engine": {"workers": 0}}, "engine.workers: must be greater than or equal to 1; found 0"),
         ({"engine": {"name": "flink"}}, "engine.name: must"),

@@ -1,7 +1,6 @@
 """Ingest and the engine module on engines that are really started."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from trainwright.experiment import DataEngine
 
 SPLITS = {"train": {"fraction": 0.7}, "evaluate": {"fraction": 0.3}}
 TFDV = beam_clusters.ROOT / ".environments" / "tfdv" / "bin" / "python"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beam_clusters.BeamCluster]:
-    with beam_clusters.beam(tmp_path_factory.mktemp("beam")) as started:
-        yield started
 
 
 @pytest.fixture
@@ -43,19 +36,8 @@ def test_several_worker_processes_of_beam_share_the_pieces() -> None:
     assert len({pid for _, pid in done} - {os.getpid()}) == 2
 
 
-def test_workers_of_a_job_service_make_the_snapshot_of_one_process(
-    tmp_path: Path, source: Path, cluster: beam_clusters.BeamCluster
-) -> None:
-    alone = take(source, tmp_path / "alone", section(tmp_path / "one", DataEngine(workers=1)))
-    made = take(source, tmp_path / "made", section(tmp_path / "store", cluster.engine(tmp_path / "results")))
-    assert made.digest == alone.digest
-    assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
-    assert made.quality == alone.quality
-    assert list((tmp_path / "results").iterdir()) == []
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
-def test_service_killed_in_the_middle_is_a_typed_error_and_the_next_run_gives_the_same_snapshot(
+def test_service_killed_in_the_middle_is_a_typed_error_and_the_next_run_makes_the_snapshot_of_one_process(
     tmp_path: Path, source: Path
 ) -> None:
     with beam_clusters.beam(tmp_path) as cluster:
@@ -73,6 +55,9 @@ def test_service_killed_in_the_middle_is_a_typed_error_and_the_next_run_gives_th
         made = take(source, tmp_path / "made", config)
     alone = take(source, tmp_path / "alone", section(tmp_path / "one", DataEngine(workers=1)))
     assert made.digest == alone.digest
+    assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
+    assert made.quality == alone.quality
+    assert not any(path.name.endswith(".result") for path in (tmp_path / "results").iterdir())
     assert whole(tmp_path / "made" / "snapshot").rows == 3000
 
 

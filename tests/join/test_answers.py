@@ -1,6 +1,8 @@
-"""Answers of an engine that loses rows, repeats them or leaks later ones: ``make test-engines`` has Spark."""
+"""Answers of an engine that loses or repeats rows, leaks or dies: ``make test-engines`` has Spark."""
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -99,3 +101,21 @@ def test_an_engine_that_loses_a_row_or_gives_one_twice_is_refused(places: list[i
     found = source(tmp_path, lambda asked: given(asked, RIGHT).take(places))
     with pytest.raises(InternalError, match=f"returned {len(places)} rows, expected 3"):
         found.find(ROWS, SOLD)
+
+
+KILLED = """
+import os, signal
+from trainwright.errors import TrainwrightError
+from trainwright.featurestore import spark_session
+try:
+    with spark_session({"spark.master": "local[1]"}, "the join failed", "offline_store") as session:
+        os.kill(session.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        session.range(5).count()
+except TrainwrightError as error:
+    print(error.code, error.what)
+"""
+
+
+def test_killed_driver_is_a_typed_error() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.startswith("21 the join failed: Py4J")

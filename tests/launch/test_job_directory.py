@@ -100,6 +100,19 @@ def test_a_directory_that_is_removed_while_another_process_waits_is_made_anew(tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_directory_made_anew_by_another_process_is_a_job_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between mkdir's two looks the directory was away."""
+    (tmp_path / "model-a").mkdir()
+    looks = iter([False])
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(looks, None) is None and is_dir(path))
+    with locked_attempt(tmp_path / "model-a") as folder:
+        assert folder.exists()
+    assert next(looks, None) is None
+
+
 def test_a_file_in_the_place_of_a_job_directory_is_no_job_directory(tmp_path: Path) -> None:
     (tmp_path / "model-a").write_text("x")
     with pytest.raises(FileExistsError), locked_attempt(tmp_path / "model-a"):

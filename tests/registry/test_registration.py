@@ -33,7 +33,7 @@ from trainwright.registry.versions import (
     settle_version,
     version_page,
 )
-from trainwright.tracking.run_log import RunEntry, RunLog, write_log
+from trainwright.tracking.run_log import RunEntry, RunLog, settle_retried, write_log
 from trainwright.tracking.server import open_client
 
 pytestmark = pytest.mark.filterwarnings(
@@ -89,6 +89,37 @@ def test_retried_run_that_registers_is_no_longer_failed_in_mlflow(run: Run, regi
     }  # fmt: skip
     assert "trainwright.error_code" not in done.data.tags
     assert (other.info.status, other.data.tags["trainwright.state"]) == ("FAILED", "failed")
+
+
+def test_settling_that_mlflow_interrupts_is_completed_by_the_next_attempt(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_client(registry.tracking_uri)
+    change, left = MlflowClient.set_tag, [0]
+
+    def interrupted(*arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError("MLflow is away")
+        change(*arguments)
+
+    for changes in range(1, 5):
+        tags = {"trainwright.run": f"run-{changes}", "trainwright.state": "failed"}
+        made = client.create_run("0", tags=tags).info.run_id
+        client.set_terminated(made, "FAILED")
+        monkeypatch.setattr(MlflowClient, "set_tag", interrupted)
+        left[0] = changes
+        with pytest.raises(OSError, match="MLflow is away"):
+            settle_retried(client, f"run-{changes}", "m version 1, alias candidate")
+        settle_retried(client, f"run-{changes}", "m version 1, alias candidate")
+        monkeypatch.undo()
+        done = client.get_run(made)
+        assert done.info.status == "FINISHED", changes
+        assert done.data.tags["trainwright.headline"] == "m version 1, alias candidate"
+        assert (done.data.tags["trainwright.state"], done.data.tags["trainwright.registered"]) == (
+            "done",
+            "m version 1",
+        )
 
 
 def test_a_passed_model_becomes_version_1_with_alias_tags_and_files(run: Run, registry: Registry) -> None:

@@ -4,20 +4,17 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from tests.significance.references import newcombe, rest_of
+from tests.significance.references import delong, delong_difference, newcombe, placements, rest_of
 from trainwright.significance import (
     Estimate,
     Resampler,
     Rest,
     apart,
     beyond,
-    delong,
-    delong_difference,
     gap_to_whole,
     intervals,
     mcnemar,
     paired_difference,
-    placements,
     ratio_to_whole,
     rows_needed,
     smallest_ratio,

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,6 +175,15 @@ def test_cache_stays_within_its_limit_and_returns_the_same_rows(most: int, tmp_p
         rows = found[shelf.visit(index, pick)]
         assert rows.tolist() == np.column_stack([index // ROWS, index % ROWS]).tolist()
     assert max(sizes) == most * shards[0].size
+
+
+def test_advised_size_of_the_cache_holds_the_split(tmp_path: Path) -> None:
+    shards = [shard(number, 1_080) for number in range(7)]
+    split = ShardedSplit(ShardCache(tmp_path, 2 * shards[0].size), shards, [1_080] * 7)
+    said = split.describe({"input_needed_per_s": 2.0, "input_given_per_s": 1.0}, 0.5)
+    advised = re.search(r"cache_gib to (\S+)", said)
+    assert advised
+    assert float(advised[1]) * 2**30 >= split.size
 
 
 def test_least_recently_used_shard_is_evicted_first(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -222,14 +222,16 @@ def doctor(
 
 def setup(
     toolchains: Annotated[list[str] | None, typer.Argument(help="All when absent.")] = None,
-    variant: Annotated[str, typer.Option(help="From the locks of this variant: gpu or engines.")] = "",
+    variant: Annotated[
+        Literal["gpu", "engines"] | None, typer.Option(help="From the locks of this variant.")
+    ] = None,
 ) -> None:
     """Create missing and outdated environments."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
         from trainwright.authoring.toolchains import TOOLCHAINS
 
-        made = environments.make(toolchains or TOOLCHAINS, variant=variant, progress=typer.echo)
+        made = environments.make(toolchains or TOOLCHAINS, variant=variant or "", progress=typer.echo)
         if not any(one.changed for one in made):
             typer.echo(f"environments up to date: {' '.join(one.toolchain for one in made)}")
 

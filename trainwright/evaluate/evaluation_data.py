@@ -370,9 +370,9 @@ class EvaluationData:
         )
         return [tuple(found) for found in self.features(none)]
 
-    def index(self, rows: Predictions, place: int, of_class: int | None = None) -> Integers:
+    def index(self, rows: Predictions, piece: int, of_class: int | None = None) -> Integers:
         """Return the places of the rows of a piece among all rows; those of a class among its rows."""
-        before = self._before[place]
+        before = self._before[piece]
         if of_class is None:
             return int(before.sum()) + np.arange(rows.rows)
         return int(before[of_class]) + np.arange(int(np.sum(rows.label == of_class)))
@@ -384,9 +384,9 @@ class EvaluationData:
         found: Integers = codes.to_numpy(zero_copy_only=False).astype(np.int64)
         return found
 
-    def unit(self, rows: Predictions, place: int) -> Integers:
+    def unit(self, rows: Predictions, piece: int) -> Integers:
         """Return the unit of each row that is drawn, shape (rows,)."""
-        return self.sampler.unit_of(self.clusters(rows) if self.clustered else self.index(rows, place))
+        return self.sampler.unit_of(self.clusters(rows) if self.clustered else self.index(rows, piece))
 
 
 def sides(pair: PredictionPair) -> tuple[Predictions, ...]:
@@ -429,9 +429,7 @@ def _without_rows(rows: Predictions) -> Predictions:
 def _threshold(predictions: Predictions, evaluation: Evaluation, where: str) -> float:
     if evaluation.threshold != "model":
         return evaluation.threshold
-    if predictions.kind != "binary":
-        return 0.5
-    if predictions.threshold is None and where == BASELINE:
+    if predictions.kind != "binary" or (predictions.threshold is None and where == BASELINE):
         return SERVED_THRESHOLD
     if predictions.threshold is None:
         raise InputError(
@@ -465,7 +463,7 @@ def take_survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -
         "counts": Values([counts.tolist()]),
         "left out": np.array([rows.unlabelled, pair.unmatched]),
         "label": np.array([rows.label.sum()]),
-        "weight": np.array([rows.rows if rows.weight is None else rows.weight.sum()]),
+        "weight": np.array([rows.weights.sum()]),
         "keys": KeySample.of(rows),
         "lines": _lines(rows),
     }
@@ -480,9 +478,8 @@ def take_survey(pair: PredictionPair, _: int, request: tuple[Evaluation, int]) -
             found[f"claims/{side}"] = ValueDistribution.of(claims(model)[1], most)
         if model.kind == "regression":
             found[f"errors/{side}"] = ValueDistribution.of(model.scores[:, 0] - rows.label, most)
-        for name in grouped_columns(evaluation):
-            if name in model.columns:
-                found[f"column/{side}/{name}"] = ColumnSummary.of(model.columns[name], name, most)
+    for name in grouped_columns(evaluation):
+        found[f"column/{name}"] = ColumnSummary.of(rows.columns[name], name, most)
     if evaluation.cluster:
         column = rows.columns[evaluation.cluster]
         found["clusters"] = Values(column.combine_chunks().unique().drop_null())

@@ -167,12 +167,12 @@ class Slice:
 class Slicing:
     """All slices of a column, or of two crossed, judged or not.
 
-    ``edges_from``: whose quantiles bound the buckets, ``baseline`` or ``these rows``; empty without buckets.
+    ``buckets``: True if slices are buckets of numbers, bounded by quantiles.
     """
 
     columns: tuple[str, ...]
     slices: tuple[Slice, ...]
-    edges_from: str = ""
+    buckets: bool = False
 
     @property
     def name(self) -> str:

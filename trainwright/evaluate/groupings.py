@@ -103,23 +103,19 @@ class Grouping:
     buckets: bool = False
 
 
-def group_rows(
-    column: ColumnSummary, name: str, *, most: int = 50, frozen: ColumnSummary | None = None
-) -> Grouping:
+def group_rows(column: ColumnSummary, name: str, *, most: int = 50) -> Grouping:
     """Return the slices of a column.
 
     Names and truth values give one slice a value; numbers one a value up to :data:`MAX_VALUES`, else
     :data:`BUCKETS` of about equally many rows. Rows without a value form a slice of their own.
 
-    Of more than ``most`` names the rarest share a slice that is listed, not judged. Buckets are bounded by
-    the quantiles of ``frozen``, or of the column itself.
+    Of more than ``most`` names the rarest share a slice that is listed, not judged.
     """
     if column.rows and not column.known:
         raise InputError(f"column {name!r} has no value in any of {column.rows:,} rows", where=_WHERE)
     if column.numbers is None:
         return _by_name(column, name, most)
-    frozen_numbers = frozen.numbers if frozen else None
-    return _by_number(column, column.numbers, name, frozen_numbers or column.numbers)
+    return _by_number(column, column.numbers, name)
 
 
 def cross(first: Grouping, second: Grouping, rows: Integers, *, most: int = 50) -> Grouping:
@@ -198,13 +194,11 @@ def _known(column: Any) -> NDArray[np.bool_]:
     return known
 
 
-def _by_number(
-    column: ColumnSummary, numbers: ValueDistribution, name: str, frozen: ValueDistribution
-) -> Grouping:
+def _by_number(column: ColumnSummary, numbers: ValueDistribution, name: str) -> Grouping:
     distinct: NDArray[Any] = numbers.values
     if buckets := len(distinct) > MAX_VALUES:
-        at = np.array([frozen.rows * part // BUCKETS for part in range(1, BUCKETS)])
-        cuts = np.unique(frozen.ordered(at))
+        at = np.array([numbers.rows * part // BUCKETS for part in range(1, BUCKETS)])
+        cuts = np.unique(numbers.ordered(at))
         ends = _distinct_texts([distinct[0], *cuts, distinct[-1]])
         names = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
         assign = partial(_assign_numbers, name, cuts, "right", len(names))

@@ -139,12 +139,12 @@ def _partitions(data: EvaluationData, groupings: dict[Columns, Grouping]) -> tup
     }, sums
 
 
-def _take_sums(pair: PredictionPair, place: int, request: _SumRequest) -> Partial:
+def _take_sums(pair: PredictionPair, piece: int, request: _SumRequest) -> Partial:
     data = request.data
     return {
-        **take_sums(pair, place, data, request.groupings),
-        **take_global_sums(pair, place, data),
-        **take_plot_sums(pair, place, data),
+        **take_sums(pair, piece, data, request.groupings),
+        **take_global_sums(pair, piece, data),
+        **take_plot_sums(pair, piece, data),
     }
 
 
@@ -163,7 +163,7 @@ def _threshold_warning(data: EvaluationData) -> tuple[str, ...]:
 def _groupings(data: EvaluationData) -> dict[Columns, Grouping]:
     most, configured, found = data.evaluation.max_slices, groupings_of(data.evaluation), data.survey
     single = {
-        name: group_rows(found[f"column/0/{name}"], name, most=most, frozen=found.get(f"column/1/{name}"))
+        name: group_rows(found[f"column/{name}"], name, most=most)
         for name in grouped_columns(data.evaluation)
     }
     crossed = {names: (single[names[0]], single[names[1]]) for names in configured if len(names) > 1}
@@ -194,8 +194,7 @@ def _cut(grouping: Grouping, parts: Partition) -> Slicing:
             counts = tuple(parts.counts[index].tolist()) if data.classes else ()
             reason = slice_too_small(parts, grouping, index)
             slices.append(Slice(grouping.names[index], rows, counts, found[index], reason))
-    edges_from = ("baseline" if data.baseline else "these rows") if grouping.buckets else ""
-    return Slicing(grouping.columns, tuple(slices), edges_from)
+    return Slicing(grouping.columns, tuple(slices), grouping.buckets)
 
 
 def _disparities(

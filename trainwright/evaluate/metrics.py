@@ -22,7 +22,7 @@ from trainwright.evaluate.findings import ComparedMetric, ConstantComparison, Fl
 from trainwright.evaluate.partition import AGREEMENTS, ModelSums, Partition
 from trainwright.evaluate.predictions import PredictionPair
 from trainwright.evaluate.rows import Partial
-from trainwright.experiment.evaluation import HIGHER, LOWER, METRICS, find_metric
+from trainwright.experiment.evaluation import HIGHER, LOWER, find_metric
 from trainwright.significance import (
     Estimate,
     Placements,
@@ -41,7 +41,7 @@ _CLOSE = 1e-12
 
 def is_fraction(name: str) -> bool:
     """Return True if a metric lies in [0, 1]."""
-    metric = METRICS.get(name) or find_metric(name)
+    metric = find_metric(name)
     return metric is not None and metric.fraction
 
 
@@ -260,30 +260,29 @@ def global_metrics(whole: Partition, sums: Partial) -> dict[str, ComparedMetric]
     return {}
 
 
-def take_global_sums(pair: PredictionPair, place: int, data: EvaluationData) -> Partial:
+def take_global_sums(pair: PredictionPair, piece: int, data: EvaluationData) -> Partial:
     """Return the sums of some rows by bin of calibration and by threshold, for each unit that is drawn."""
     rows, found = pair.candidate, Partial()
     if data.kind not in ("binary", "multiclass"):
         return found
-    heavy = np.ones(rows.rows) if rows.weight is None else rows.weight
-    unit = data.unit(rows, place)
+    unit, weight = data.unit(rows, piece), rows.weights
     of_label = unit
     if data.kind == "binary" and not data.clustered:
         of_label = np.empty(rows.rows, np.int64)
         for label in (0, 1):
-            index = data.index(rows, place, label)
+            index = data.index(rows, piece, label)
             of_label[rows.label == label] = precision_sampler(data).unit_of(index, label)
     for side, model in enumerate(sides(pair)):
         truth, score = claims(model)
         cuts = calibration_cuts(claimed(data, side))
         bins = np.searchsorted(cuts, score, side="right").astype(np.int64)
-        values = [heavy, heavy * truth, heavy * score]
+        values = [weight, weight * truth, weight * score]
         found[f"calibration/{side}"] = data.sampler.add_up(unit, bins, len(cuts) + 1, values)
         if data.kind == "binary":
             ends = precision_steps(data.scores(side))
             step = np.searchsorted(-ends, -score, side="left")
             found[f"precision/{side}"] = precision_sampler(data).add_up(
-                of_label, step, len(ends), [heavy, heavy * rows.label]
+                of_label, step, len(ends), [weight, weight * rows.label]
             )
     return found
 

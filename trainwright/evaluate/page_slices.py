@@ -113,9 +113,8 @@ def _intro(cut: Slicing) -> str:
     parts = ["1 slice" if len(cut.slices) == 1 else f"{len(cut.slices):,} slices, the worst first"]
     if small:
         parts.append(f"{small:,} of them too small to be judged, and shown with their size")
-    if cut.edges_from:
-        rows = "the baseline's rows" if cut.edges_from == "baseline" else cut.edges_from
-        parts.append(f"buckets by quantiles of {rows}")
+    if cut.buckets:
+        parts.append("buckets by quantiles")
     return f"{'; '.join(parts)}."
 
 

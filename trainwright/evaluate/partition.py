@@ -71,20 +71,19 @@ def rankings_of(data: EvaluationData, columns: tuple[str, ...]) -> range:
 
 
 def cell_of(
-    data: EvaluationData, model: Predictions, side: int, column: int, place: Integers, parts: int
+    data: EvaluationData, model: Predictions, side: int, column: int, part: Integers, parts: int
 ) -> tuple[Integers, int]:
     """Return the cell of each row, as in :class:`Ranking`, and the number of steps."""
     steps = data.scores(side, column, parts)
     label = is_class(model, column).astype(np.int64)
-    return (place * steps.steps + steps.step_of(model.scores[:, column])) * 2 + label, steps.steps
+    return (part * steps.steps + steps.step_of(model.scores[:, column])) * 2 + label, steps.steps
 
 
-def take_sums(pair: PredictionPair, place: int, data: EvaluationData, groupings: Groupings) -> Partial:
+def take_sums(pair: PredictionPair, piece: int, data: EvaluationData, groupings: Groupings) -> Partial:
     """Return the sums of some rows by part of every grouping."""
-    rows, features, unit = pair.candidate, data.features(pair), data.unit(pair.candidate, place)
-    heavy = np.ones(rows.rows) if rows.weight is None else rows.weight
+    rows, features, unit = pair.candidate, data.features(pair), data.unit(pair.candidate, piece)
+    weight, classes = rows.weights, max(1, data.classes)
     label = rows.label if data.classes else np.zeros(rows.rows, np.int64)
-    classes = max(1, data.classes)
     found: Partial = {}
     for columns, grouping in {WHOLE: None, **groupings}.items():
         part, parts = part_of(grouping, rows), parts_of(grouping)
@@ -94,19 +93,19 @@ def take_sums(pair: PredictionPair, place: int, data: EvaluationData, groupings:
             for column in rankings_of(data, columns):
                 cell, steps = cell_of(data, model, side, column, part, parts)
                 found[f"cells/{columns}/{side}/{column}"] = (
-                    np.bincount(cell, weights=heavy, minlength=parts * steps * 2)
+                    np.bincount(cell, weights=weight, minlength=parts * steps * 2)
                     if parts * steps * 2 <= _DENSE
-                    else Cells.add_up(cell, [heavy])
+                    else Cells.add_up(cell, [weight])
                 )
         of_class = part * classes + label
         found[f"classes/{columns}"] = np.stack(
             [
                 np.bincount(of_class, weights=value, minlength=parts * classes)
-                for value in (np.ones(rows.rows), heavy, heavy**2)
+                for value in (np.ones(rows.rows), weight, weight**2)
             ]
         ).reshape(3, parts, classes)
         if data.clustered:
-            found[f"members/{columns}"] = Cells.add_up(of_class * data.units + data.clusters(rows), [heavy])
+            found[f"members/{columns}"] = Cells.add_up(of_class * data.units + data.clusters(rows), [weight])
         if pair.baseline:
             differ = (rows.scores != pair.baseline.scores).any(axis=1)
             found[f"different/{columns}"] = np.bincount(part[differ], minlength=parts)
@@ -169,8 +168,7 @@ def take_products(pair: PredictionPair, _: int, request: RankRequest) -> Partial
 
     Products have shape (parts, labels, models, models); ``mean`` is of the mean over all classes.
     """
-    data, rows = request.data, pair.candidate
-    heavy = np.ones(rows.rows) if rows.weight is None else rows.weight
+    data, rows, weight = request.data, pair.candidate, pair.candidate.weights
     found: Partial = {}
     for columns, grouping in {WHOLE: None, **request.groupings}.items():
         part, parts = part_of(grouping, rows), parts_of(grouping)
@@ -178,7 +176,7 @@ def take_products(pair: PredictionPair, _: int, request: RankRequest) -> Partial
         for column in rankings_of(data, columns):
             added = np.stack(
                 [
-                    heavy * ranking.of(cell_of(data, model, side, column, part, parts)[0])
+                    weight * ranking.of(cell_of(data, model, side, column, part, parts)[0])
                     for side, (model, ranking) in enumerate(
                         zip(sides(pair), request.rankings[f"{columns}/{column}"], strict=True)
                     )
@@ -258,8 +256,8 @@ class Partition:
         inside = cell // classes == part
         positive = cell[inside] % classes == of_class
         _, unit = np.unique(self.members.ids[inside] % self.data.units, return_inverse=True)
-        heavy = self.members.values[inside, 0]
-        of_units = [np.bincount(unit.ravel(), weights=heavy * side) for side in (positive, ~positive)]
+        weight = self.members.values[inside, 0]
+        of_units = [np.bincount(unit.ravel(), weights=weight * side) for side in (positive, ~positive)]
         return min(effective_count(float(side.sum()), float(np.sum(side**2))) for side in of_units)
 
     def placements(self, part: int, column: int | None = 0) -> Placements:

@@ -17,7 +17,7 @@ from trainwright.errors import InputError
 from trainwright.evaluate.findings import Floats, Integers, Kind
 from trainwright.experiment import Evaluation, Training
 from trainwright.lineage import ancestors
-from trainwright.significance import delong
+from trainwright.significance import roc_area
 from trainwright.tables import iter_batches, read_split, require_columns
 from trainwright.tables.capacity import warn_of_memory
 
@@ -65,6 +65,11 @@ class Predictions:
     def rows(self) -> int:
         """Rows with a label."""
         return len(self.label)
+
+    @property
+    def weights(self) -> Floats:
+        """Weight of each row, 1 where all count alike."""
+        return np.ones(self.rows) if self.weight is None else self.weight
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -215,10 +220,9 @@ def _label(known: Any, roles: _Roles, where: str) -> NDArray[Any]:
     if roles.kind == "regression":
         return values
     allowed = np.isin(values, np.arange(len(roles.scores) if roles.kind == "multiclass" else 2))
-    found = np.unique(values)
     if not allowed.all():
         raise InputError(
-            f"label {name!r} holds {found[:5].tolist()}; a label is {roles.meaning}",
+            f"label {name!r} holds {np.unique(values[~allowed])[:5].tolist()}; a label is {roles.meaning}",
             where=f"{where}, row {int(allowed.argmin()):,}",
         )
     return values.astype(np.int64)
@@ -385,8 +389,7 @@ def _require_same_labels(ours: Predictions, theirs: Predictions) -> None:
     what = "labels"
     differ = np.flatnonzero(ours.label != theirs.label)
     if ours.kind == "language_model":
-        one, two = (np.ones(entry.rows) if entry.weight is None else entry.weight for entry in (ours, theirs))
-        what, differ = "numbers of tokens", np.flatnonzero(one != two)
+        what, differ = "numbers of tokens", np.flatnonzero(ours.weights != theirs.weights)
     if len(differ):
         first = int(differ[0])
         raise InputError(
@@ -472,9 +475,8 @@ def suspicious_columns(folder: Path, snapshot: Snapshot, split: str, known: Sequ
         len(batch) - batch.column(0).null_count
         for batch in iter_batches(folder, snapshot, [split], [label_name])
     )
-    rows = np.arange(labelled)
-    if labelled > MOST_ROWS:
-        rows = np.sort(np.random.default_rng(0).choice(labelled, MOST_ROWS, replace=False))
+    sampled = min(labelled, MOST_ROWS)
+    rows = np.sort(np.random.default_rng(0).choice(labelled, sampled, replace=False))
     chosen, start = list[Any](), 0
     for batch in iter_batches(folder, snapshot, [split], read):
         labelled_rows = batch.filter(batch.column(0).is_valid())
@@ -509,7 +511,7 @@ def _column_auc(column: Any, label: Integers) -> float:
         return 0.0
     if min(int(truth.sum()), int(len(truth) - truth.sum())) < _MIN_CLASS_ROWS:
         return 0.0
-    area = delong(truth, values).value
+    area = roc_area(truth, values)
     return max(area, 1 - area)
 
 

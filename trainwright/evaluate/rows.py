@@ -58,12 +58,18 @@ class Rows:
         return cls([pair], _identity, pair.candidate.rows + pair.candidate.unlabelled, where)
 
     def add_up(self, take: Callable[..., Partial], request: Any) -> Partial:
-        """Return the merged partial results of ``take(pair, place, request)`` of all pieces.
+        """Return the merged partial results of ``take(pair, number, request)`` of all numbered pieces.
 
         The engine changes nothing of the sums, to the last digit.
         """
-        work = partial(_take, self.read, take, request)
-        return map_merge(work, merge, list(enumerate(self.pieces)), self.engine, "evaluate")
+        return map_merge(
+            partial(_take, self.read, take, request),
+            merge,
+            list(enumerate(self.pieces)),
+            self.engine,
+            "evaluate",
+            describe=lambda task: f"{self.where}, pieces from {task[0][0]} on",
+        )
 
 
 def _take(
@@ -72,8 +78,8 @@ def _take(
     request: Any,
     numbered: tuple[int, Any],
 ) -> Partial:
-    place, piece = numbered
-    return take(read(piece), place, request)
+    number, piece = numbered
+    return take(read(piece), number, request)
 
 
 def _identity(pair: PredictionPair) -> PredictionPair:
@@ -84,7 +90,7 @@ _HELD = 8
 
 
 def merge(taken: Iterable[Partial]) -> Partial:
-    """Merge partial results in the order given; the first one's arrays become the sums."""
+    """Merge partial results in the order of the pieces."""
     total: Partial = {}
     held: dict[str, list[Any]] = {}
     for part in taken:
@@ -94,7 +100,8 @@ def merge(taken: Iterable[Partial]) -> Partial:
                 if len(held[name]) == _HELD and isinstance(value, Cells):
                     held[name] = [Cells.merged(held[name])]
             elif name in total:
-                total[name] += value
+                # Not in place: of a piece without rows, numpy's weighted sums are integers.
+                total[name] = total[name] + value
             else:
                 total[name] = value
     return total | {name: values[0].merged(values) for name, values in held.items()}
@@ -143,11 +150,10 @@ def read_rows(
     entries = [("predictions", folder, snapshot), *([(BASELINE, *baseline)] if baseline else [])]
     splits = []
     for name, place, entry in entries:
-        present = {column.name for column in entry.columns}
-        chosen = [column for column in columns if name != BASELINE or column in present]
+        chosen = () if name == BASELINE else tuple(columns)
         where = f"{name}, split {split!r}"
         names_to_read(entry, chosen, where)
-        splits.append(_Split(place, entry, tuple(chosen), where))
+        splits.append(_Split(place, entry, chosen, where))
     found = [pieces(part.folder, part.snapshot, [split], PIECE_ROWS) for part in splits]
     where = splits[0].where
     if found[0] and roles_of(snapshot).kind != "language_model" and _aligned(splits, found):

@@ -38,7 +38,9 @@ class DataEngine(Section):
             return rest | {"name": "local"}
         if data["engine"] != "beam":
             raise ValueError(f"engine is {data['engine']!r}; write `engine: {{name: local}}`")
-        options = [str(option) for option in rest.get("options", ())]
+        options = rest.get("options", ())
+        if not isinstance(options, list | tuple) or not all(isinstance(x, str) for x in options):
+            return rest  # the check of the types rejects it
         runner = next((x.removeprefix(mark) for x in reversed(options) if x.startswith(mark)), "")
         others = [x for x in options if not x.startswith(mark)]
         return rest | {"name": "DirectRunner" if runner in _DIRECT else runner, "options": others}

@@ -22,7 +22,7 @@ from trainwright.featurestore.service import (
     offline_files,
     open_service,
 )
-from trainwright.featurestore.spark import reachable, require_same_feast, spark_session
+from trainwright.featurestore.spark import accepts_connections, require_same_feast, spark_session
 
 __all__ = [
     "SETTINGS",
@@ -31,6 +31,7 @@ __all__ = [
     "OnlineView",
     "Service",
     "View",
+    "accepts_connections",
     "broken_offline_file",
     "checked_out",
     "close_store",
@@ -42,7 +43,6 @@ __all__ = [
     "open_online",
     "open_service",
     "open_settings",
-    "reachable",
     "read_definitions",
     "require_same_feast",
     "require_version",

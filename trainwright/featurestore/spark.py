@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.http_exchange import HttpStatus, exchange
@@ -45,20 +46,22 @@ def spark_session(conf: Mapping[str, str] | None, what: str, where: str) -> Iter
     watch = threading.Thread(target=_watch, args=(session, ended, lost), daemon=True)
     watch.start()
     try:
-        yield session
+        try:
+            yield session
+        finally:
+            ended.set()
+            watch.join()
     except TrainwrightError:
         raise
     except Exception as error:
-        session.stop()  # the next attempt needs a new one
+        with suppress(Exception):  # of a driver that died, which cannot be stopped
+            session.stop()  # the next attempt needs a new one
         said = f"no executor for {EXECUTOR_WAIT_S:,.0f} s" if lost.is_set() else _text(error)
         if _PYTHON in said:
             raise InputError(
                 f"Spark's workers have another Python: {said}", where=where, hint=_SAME
             ) from error
         raise DependencyError(f"{what}: {said}", where=where, hint=_AGAIN) from error
-    finally:
-        ended.set()
-        watch.join()
 
 
 def _start(conf: Mapping[str, str], where: str) -> Any:
@@ -81,11 +84,17 @@ def _start(conf: Mapping[str, str], where: str) -> Any:
         raise DependencyError(what, where=where, hint=_AGAIN) from error
 
 
-def reachable(address: str) -> bool:
-    """Return whether a server accepts connections at ``HOST:PORT``."""
-    host, _, port = address.rpartition(":")
+def accepts_connections(address: str) -> bool:
+    """Return True if a server accepts connections at ``HOST:PORT``.
+
+    Raises:
+        ValueError: The address has another form.
+    """
+    parts = urlsplit(f"//{address}")
+    if not (parts.hostname and parts.port):
+        raise ValueError(f"expected HOST:PORT, found {address!r}")
     try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
+        socket.create_connection((parts.hostname, parts.port), _CONNECT_S).close()
     except OSError:
         return False
     return True
@@ -97,7 +106,7 @@ def _require_master(master: str, rest_port: str, where: str) -> None:
 
     addresses = master.removeprefix(_STANDALONE).split(",")
     try:
-        answering = [address for address in addresses if reachable(address)]
+        answering = [address for address in addresses if accepts_connections(address)]
     except ValueError:
         what = f"expected spark://HOST:PORT, found {master!r}"
         raise InputError(what, where=f"{where}: spark.master", hint="Correct it.") from None

@@ -39,9 +39,9 @@ def locked_attempt(home: Path) -> Iterator[Path]:
         try:
             home.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            if os.path.lexists(home):  # no folder
+            if os.path.lexists(home) and not home.is_dir():
                 raise
-            continue  # it was removed between mkdir's two looks
+            continue  # another process removed it between mkdir's two looks, and may have made it anew
         with contextlib.suppress(FileNotFoundError):  # who was done removed it in between
             try:
                 lock = _lock(home)

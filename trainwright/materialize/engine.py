@@ -15,7 +15,7 @@ from trainwright.featurestore import (
     SETTINGS,
     Online,
     OnlineView,
-    reachable,
+    accepts_connections,
     require_same_feast,
     spark_session,
 )
@@ -114,10 +114,12 @@ def _ray_node(address: str) -> Iterator[None]:
 
     Only a node of the cluster can drive Ray Data: Ray's client (``ray://``) cannot, as of Ray 2.60.
     """
-    if "://" in address:
+    try:
+        answers = accepts_connections(address)
+    except ValueError as error:
         hint = "Name HOST:PORT of the cluster's GCS, such as ray-head:6379: Ray's client cannot run Ray Data."
-        raise InputError(f"expected HOST:PORT, found {address!r}", where=f"{_WHERE}.ray_address", hint=hint)
-    if not reachable(address):
+        raise InputError(str(error), where=f"{_WHERE}.ray_address", hint=hint) from None
+    if not answers:
         raise ConnectionError(f"no Ray cluster answers at {address}")
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
     command += ["--num-cpus=0", "--disable-usage-stats"]

@@ -93,11 +93,11 @@ def mirror(registry: Registry) -> int:
     hub, before = _Hub(registry), None
     for _ in range(_ATTEMPTS):
         # Whoever writes last reads MLflow after that, so mirrors of several changes end with the last one.
-        wanted = persist(lambda: _read(open_client(uri), registry), uri, registry.retry_s)
-        if wanted == before:
-            return len(wanted.versions)
-        hub.write(wanted)
-        before = wanted
+        desired = persist(lambda: _read(open_client(uri), registry), uri, registry.retry_s)
+        if desired == before:
+            return len(desired.versions)
+        hub.write(desired)
+        before = desired
     raise TransientError(
         f"{registry.model!r} changed in MLflow during each of {_ATTEMPTS} attempts to mirror it",
         where=f"registry.hub: {registry.hub}",
@@ -166,15 +166,15 @@ def _properties(values: Mapping[str, str]) -> Fields:
     }
 
 
-def _changes(found: Fields, wanted: Fields) -> Fields:
+def _changes(found: Fields, desired: Fields) -> Fields:
     """Return the fields to change. The Hub replaces custom properties as a whole; those of others stay."""
     others = {
         name: value
         for name, value in found.get("customProperties", {}).items()
         if not name.startswith(PREFIX)
     }
-    wanted = {name: others | value if name == "customProperties" else value for name, value in wanted.items()}
-    return {name: value for name, value in wanted.items() if found.get(name) != value}
+    desired = {key: others | value if key == "customProperties" else value for key, value in desired.items()}
+    return {name: value for name, value in desired.items() if found.get(name) != value}
 
 
 _GONE: Fields = {
@@ -200,15 +200,15 @@ class _Hub:
             token = read_secret(registry.hub_token_file, "registry.hub_token_file").strip()
             self._headers["Authorization"] = f"Bearer {token}"
 
-    def write(self, wanted: _Mirrored) -> None:
+    def write(self, desired: _Mirrored) -> None:
         """Write what differs; doing it again changes nothing."""
         where = f"registry.hub: {self._url}"
         try:
-            retry(partial(self._write, wanted), _is_transient, f"writing to {self._url}", self._retry_s)
+            retry(partial(self._write, desired), _is_transient, f"writing to {self._url}", self._retry_s)
         except HttpStatus as error:
             if error.code in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
                 hint = "Put a token that may write into the file that registry.hub_token_file names."
-                raise PermissionRefused(f"Kubeflow Hub refuses: {error}", where=where, hint=hint) from None
+                raise PermissionRefused(f"Kubeflow Hub denies: {error}", where=where, hint=hint) from None
             raise InputError(f"Kubeflow Hub answers {error}", where=where, hint=_ADDRESS) from None
         except (ValueError, LookupError, TypeError) as error:
             said = f"{type(error).__name__}: {error}"[:200]
@@ -217,17 +217,17 @@ class _Hub:
             hint = "Look at the Hub, and at the network policy of steps."
             raise DependencyError(f"Kubeflow Hub does not answer: {error}", where=where, hint=hint) from None
 
-    def _write(self, wanted: _Mirrored) -> None:
-        model = self._write_model(wanted.model)
+    def _write(self, desired: _Mirrored) -> None:
+        model = self._write_model(desired.model)
         found = {entry["name"]: entry for entry in self._list(f"registered_models/{model}/versions")}
-        for number, (fields, artifact) in wanted.versions.items():
+        for number, (fields, artifact) in desired.versions.items():
             new = {"name": number, "registeredModelId": model}
             entry = found.get(number) or self._send("POST", "model_versions", new)
             if _changes(entry, fields):
-                # The artifact first: a version that is as wanted has its artifact, also after a crash.
+                # The artifact first: a version in its desired state has its artifact, also after a crash.
                 self._write_artifact(f"model_versions/{entry['id']}/artifacts", artifact)
                 self._update("model_versions", entry, fields)
-        for number in found.keys() - wanted.versions.keys():
+        for number in found.keys() - desired.versions.keys():
             if STAGE in found[number].get("customProperties", {}):
                 self._update("model_versions", found[number], _GONE)
 
@@ -267,10 +267,10 @@ class _Hub:
         else:
             self._update("model_artifacts", found, fields)
 
-    def _update(self, kind: str, found: Fields, wanted: Fields) -> None:
-        if changes := _changes(found, wanted):
+    def _update(self, kind: str, found: Fields, desired: Fields) -> None:
+        if changes := _changes(found, desired):
             # A change that does not name the state resets it: to LIVE, or UNKNOWN of an artifact.
-            state = wanted.get("state") or found.get("state", "LIVE")
+            state = desired.get("state") or found.get("state", "LIVE")
             self._send("PATCH", f"{kind}/{found['id']}", changes | {"state": state})
 
     def _list(self, path: str) -> Iterator[Fields]:

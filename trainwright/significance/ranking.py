@@ -1,31 +1,24 @@
 """The area under the ROC curve, and what it may be by chance."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwright.errors import InternalError
 from trainwright.significance.distribution import Cells, Integers
 from trainwright.significance.estimate import CONFIDENCE, Estimate, Floats, apart, normal_quantile
 from trainwright.significance.proportions import wilson
 
 
-def delong(label: NDArray[np.int64], score: Floats, confidence: float = CONFIDENCE) -> Estimate:
-    """Estimate the area under the ROC curve: the chance that a positive outscores a negative.
-
-    Ties count one half. The variance is that of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988),
-    by the fast algorithm of Sun and Xu (IEEE Signal Processing Letters 21, 2014). The interval is symmetric
-    on the scale of log-odds (Pepe, The Statistical Evaluation of Medical Tests, 2003, section 5.2), because
-    near 1 the plain one begins too high; with fewer than 30 rows of a class it still does. Where the variance
-    says nothing, on perfect separation or a single row of a class, the interval is Wilson's for as many
-    independent pairs of a positive and a negative as there are.
+def roc_area(label: NDArray[np.int64], score: Floats) -> float:
+    """Return the area under the ROC curve: the chance that a positive outscores a negative, half for ties.
 
     ``label`` is 0 or 1, both occur; ``score`` is higher for a likelier 1; both have shape (rows,).
     """
-    return _delong(label, [score]).estimate(0, confidence)
+    step = np.unique(score, return_inverse=True)[1].ravel()
+    cells = Cells.add_up((step * 2 + 1) * 2 + label, [np.ones(len(label))])
+    return float(rank(cells, 2 * int(step.max()) + 2, 1).area[0])
 
 
 def _on_odds(value: float, spread: float, pairs: float, confidence: float) -> Estimate:
@@ -39,32 +32,12 @@ def _on_odds(value: float, spread: float, pairs: float, confidence: float) -> Es
     return Estimate(value, odds / (odds + math.exp(half)), odds / (odds + math.exp(-half)))
 
 
-def delong_difference(
-    label: NDArray[np.int64], first: Floats, second: Floats, confidence: float = CONFIDENCE
-) -> Estimate:
-    """Estimate by how much the first score's area exceeds the second's, on the same rows.
-
-    Paired: what both scores find easy or hard cancels. Sources as for :func:`delong`. All arrays have
-    shape (rows,); each class has at least two rows. Where one of the areas has no variance, such as that of a
-    perfect ranking, it is as uncertain as its own interval all the same: see :func:`apart`.
-    """
-    return _delong(label, [first, second]).difference(confidence)
-
-
-def _delong(label: NDArray[np.int64], scores: Sequence[Floats]) -> "Placements":
-    same = len(scores) > 1 and bool(np.array_equal(scores[0], scores[1]))
-    areas, influence = _influence(label, scores, np.ones(len(label)))
-    sums = [influence[:, label == side] for side in (0, 1)]
-    products = np.stack([part @ part.T for part in sums])
-    counts = np.bincount(label, minlength=2).astype(np.float64)
-    return Placements(areas, delong_covariance(products, counts), float(counts.min()), same)
-
-
 def delong_covariance(products: Floats, counts: Floats) -> Floats:
     """Return the covariance of areas from the products of influences by label.
 
-    ``products`` has shape (labels, scores, scores); ``counts``, rows by label, shape (labels,). Of a single
-    row of a label no variance is known: the covariance is 0.
+    DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988. ``products`` has shape (labels, scores, scores);
+    ``counts``, rows by label, shape (labels,). Of a single row of a label no variance is known: the
+    covariance is 0.
     """
     if counts.min() < 2:  # noqa: PLR2004
         return np.zeros(products.shape[1:])
@@ -80,7 +53,7 @@ class Placements:
         area: Of each score, shape (scores,).
         covariance: Shape (scores, scores).
         pairs: As many independent pairs of a positive and a negative as there are.
-        same: Whether there are two scores, and they are equal in every row.
+        same: True if there are two scores, and they are equal in every row.
     """
 
     area: Floats
@@ -89,12 +62,21 @@ class Placements:
     same: bool = False
 
     def estimate(self, index: int, confidence: float = CONFIDENCE) -> Estimate:
-        """Return the area of one score with its interval."""
+        """Return the area of one score with its interval, symmetric on the scale of log-odds.
+
+        Pepe, The Statistical Evaluation of Medical Tests, 2003, section 5.2: near 1 the plain one begins too
+        high; with fewer than 30 rows of a class it still does. Where the variance says nothing, on perfect
+        separation or a single row of a class, the interval is Wilson's.
+        """
         spread = math.sqrt(max(0.0, float(self.covariance[index, index])))
         return _on_odds(float(self.area[index]), spread, self.pairs, confidence)
 
     def difference(self, confidence: float = CONFIDENCE) -> Estimate:
-        """Return by how much the first area exceeds the second, paired; of the same scores certainly 0."""
+        """Return by how much the first area exceeds the second, paired; of the same scores certainly 0.
+
+        Where one of the areas has no variance, such as that of a perfect ranking, it is as uncertain as its
+        own interval all the same: see :func:`apart`.
+        """
         area, variance = self.area, self.covariance
         spread = float(variance[0, 0] + variance[1, 1] - 2 * variance[0, 1])
         value, half = float(area[0] - area[1]), normal_quantile(confidence) * math.sqrt(max(0.0, spread))
@@ -104,38 +86,12 @@ class Placements:
         return apart(found, *(self.estimate(index, confidence) for index in (0, 1)))
 
 
-def placements(
-    label: NDArray[np.int64],
-    scores: Sequence[Floats],
-    *,
-    weight: Floats | None = None,
-    clusters: NDArray[np.int64] | None = None,
-) -> Placements:
-    """Estimate areas of rows that have weights, or that were drawn in clusters.
+def units_covariance(products: Floats, units: int) -> Floats:
+    """Return the covariance of areas from the products of influences, added up over units.
 
     An area moves with a row by its placement: how far it beats the rows of the other class. Added up within
-    clusters, the placements' squares are its variance (Obuchowski, Biometrics 53, 1997); of single rows it is
-    DeLong's, but for n instead of n - 1.
-
-    Args:
-        label: 0 or 1, shape (rows,); both occur with a weight above 0.
-        scores: One or two, each of shape (rows,).
-        weight: Of each row, at least 0, shape (rows,); None for 1.
-        clusters: Of each row, from 0 on without gaps, shape (rows,); None where each is its own.
+    clusters, the placements' squares are its variance (Obuchowski, Biometrics 53, 1997).
     """
-    heavy = np.ones(len(label)) if weight is None else weight
-    area, influence = _influence(label, scores, heavy)
-    sides = [heavy * (label == side) for side in (0, 1)]
-    if clusters is not None:
-        influence = np.stack([np.bincount(clusters, weights=row) for row in influence])
-        sides = [np.bincount(clusters, weights=side) for side in sides]
-    same = len(scores) > 1 and bool(np.array_equal(scores[0], scores[1]))
-    pairs = min(effective_count(float(side.sum()), float(np.sum(side**2))) for side in sides)
-    return Placements(area, units_covariance(influence @ influence.T, influence.shape[1]), pairs, same)
-
-
-def units_covariance(products: Floats, units: int) -> Floats:
-    """Return the covariance of areas from the products of influences, added up over units."""
     return products * (units / max(1, units - 1))
 
 
@@ -145,23 +101,6 @@ def effective_count(total: float, squares: float) -> float:
     Kish, Survey Sampling, 1965, section 11.7.
     """
     return total**2 / squares if squares else 1.0
-
-
-def _influence(label: NDArray[np.int64], scores: Sequence[Floats], weight: Floats) -> tuple[Floats, Floats]:
-    """Return areas, shape (scores,), and what each row adds to them, shape (scores, rows)."""
-    sides = np.bincount(label, weights=weight, minlength=2)
-    if not sides.min() > 0:
-        raise InternalError(
-            f"an area needs both classes, got {sides[1]:g} positives and {sides[0]:g} negatives"
-        )
-    areas, rows = [], []
-    for score in scores:
-        step = np.unique(score, return_inverse=True)[1].ravel()
-        ids = (step * 2 + 1) * 2 + label
-        ranking = rank(Cells.add_up(ids, [weight]), 2 * int(step.max()) + 2, 1)
-        areas.append(ranking.area[0])
-        rows.append(weight * ranking.of(ids))
-    return np.array(areas), np.stack(rows)
 
 
 @dataclass(frozen=True)

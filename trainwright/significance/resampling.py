@@ -65,15 +65,15 @@ class Resampler:
         return block + sum(self._counts_of_units[:stratum])
 
     def add_up(
-        self, unit: NDArray[np.int64], place: NDArray[np.int64], places: int, values: Sequence[Floats]
+        self, unit: NDArray[np.int64], part: NDArray[np.int64], parts: int, values: Sequence[Floats]
     ) -> Floats:
-        """Return the sums over each unit and place, such as a slice, shape (units, places, values).
+        """Return the sums over each unit and part, such as a slice, shape (units, parts, values).
 
-        ``unit``, ``place`` and each of ``values`` have shape (rows,).
+        ``unit``, ``part`` and each of ``values`` have shape (rows,).
         """
-        cell, cells = unit * places + place, self.units * places
+        cell, cells = unit * parts + part, self.units * parts
         sums = [np.bincount(cell, weights=column, minlength=cells) for column in values]
-        found: Floats = np.stack(sums, axis=-1, dtype=np.float64).reshape(self.units, places, len(values))
+        found: Floats = np.stack(sums, axis=-1, dtype=np.float64).reshape(self.units, parts, len(values))
         return found
 
     def draw(self, sums: Floats) -> Floats:
@@ -141,7 +141,7 @@ def intervals(
     """Return the ends of bootstrap intervals of many statistics at once, each of shape (statistics,).
 
     BCa, corrected for bias and skew (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section
-    14.3), where ``left_out`` is given; else percentiles. An end is NaN where more than a twentieth of the
+    14.3), where ``left_out`` is passed; else percentiles. An end is NaN where more than a twentieth of the
     draws are. Ends are rounded to 12 digits, so that the order in which a machine adds up does not show.
 
     Args:

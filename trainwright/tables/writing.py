@@ -190,9 +190,9 @@ class SnapshotWriter:
     Args:
         folder: The snapshot's folder; made if it is not there.
         splits: The order in which the manifest lists the splits; others follow as they come.
-        references: Files of each split that stay where they are, in the order in which their rows are added,
-            each with the number of rows that are added. One of which all are gets a companion file of the
-            columns ``added``, or none without any; the others are written whole.
+        references: Files of each split that may stay in place, in the order in which their rows are added,
+            each with the number of these rows. A file whose rows are all added stays, with a companion file
+            of the columns ``added``, if any; the rows of the others are written.
     """
 
     def __init__(
@@ -313,20 +313,20 @@ class _SplitWriter:
     def append(self, table: pa.Table) -> None:
         """Add rows, and begin another file where one is full. A split without rows has one empty file."""
         while table.num_rows or not (self._done or self._writer or self._references):
-            stays, rows = self._current()
+            in_place, rows = self._current()
             free = rows - self._rows
             part, table = table.slice(0, free), table.slice(free)
             self._rows += part.num_rows
-            if self._added or not stays:
+            if self._added or not in_place:
                 if self._writer is None:
                     name = f"part-{len(self._done):05d}.parquet"
                     self._writer = FileWriter(self._root / "data" / self._split / name)
-                self._writer.append(part.select(self._added) if stays else part)
+                self._writer.append(part.select(self._added) if in_place else part)
             if self._rows == rows:
                 self.finish()
 
     def _current(self) -> tuple[SnapshotFile | None, int]:
-        """Return the file that stays where it is, if the next one does, and the rows of the next one."""
+        """Return the file in place that the next rows belong to, None if they are written, and its rows."""
         if not self._references:
             return None, self._rows_per_file
         entry, rows = self._references[len(self._done)]
@@ -335,9 +335,9 @@ class _SplitWriter:
     def finish(self) -> list[SnapshotFile]:
         """End the last file, and return all."""
         if self._rows or self._writer:
-            stays, _ = self._current()
+            in_place, _ = self._current()
             written = self._finish_file() if self._writer else None
-            done = replace(stays, companion=written) if stays else written
+            done = replace(in_place, companion=written) if in_place else written
             self._done += [done] if done else []
             self._writer, self._rows = None, 0
         return self._done

@@ -128,12 +128,16 @@ def settle_retried(client: "MlflowClient", run_id: str, result: str) -> None:
         for name in run.data.tags:
             if name.startswith(f"{PREFIX}error"):
                 client.delete_tag(run.info.run_id, name)
-        now = {"state": "done", "headline": result, "registered": result.partition(",")[0].partition(" (")[0]}
+        now = {
+            "mlflow.note.content": f"Registered: {result}",
+            f"{PREFIX}headline": result,
+            f"{PREFIX}registered": result.partition(",")[0].partition(" (")[0],
+        }
         for name, value in now.items():
-            client.set_tag(run.info.run_id, f"{PREFIX}{name}", value)
-        client.set_tag(run.info.run_id, "mlflow.note.content", f"Registered: {result}")
+            client.set_tag(run.info.run_id, name, value)
         if run.info.status != "RUNNING":  # KFP's plugin runs it again, and ends it
             client.set_terminated(run.info.run_id)
+        client.set_tag(run.info.run_id, f"{PREFIX}state", "done")  # last: until then, a retry repeats all
 
 
 def _own(log: RunLog, client: "MlflowClient") -> "Run":

@@ -353,9 +353,10 @@ class ShardedSplit:
             return line
         if self.cached_whole:
             return f"{line}. Put training.feeding.cache on a faster disk"
+        gib, most = 1.01 * self.size / _GIB, max(np.diff(self._starts))  # still enough when rounded
         return (
-            f"{line}. The source is the bottleneck: set training.feeding.cache_gib to "
-            f"{self.size / _GIB:.3g} to hold the split, or block and window to {max(np.diff(self._starts)):,}"
+            f"{line}. The source is the bottleneck: set training.feeding.cache_gib to {gib:.3g} to hold the "
+            f"split, or block and window to {most:,}"
         )
 
     def encode_all(self, local_rank: int, local_size: int) -> None:
