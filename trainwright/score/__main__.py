@@ -1,6 +1,7 @@
 """Score one split with a model, in a process without rights.
 
-``python -m trainwright.score MODEL DIGEST TRAINING_SET DATA_VERSION SPLIT PREDICTIONS``
+``python -m trainwright.score MODEL DIGEST TRAINING_SET DATA_VERSION SPLIT PREDICTIONS THREADS``: 0 threads
+for as many as torch chooses.
 """
 
 import json
@@ -16,8 +17,12 @@ from trainwright.serving import verified
 
 def main(arguments: Sequence[str]) -> None:
     """Score the split, and print the digest of the predictions and their rows as one line of JSON."""
-    model, digest, training_set, data_version, split, predictions = arguments
+    model, digest, training_set, data_version, split, predictions, threads = arguments
     with reported("score"):
+        if threads != "0":
+            import torch
+
+            torch.set_num_threads(int(threads))
         snapshot = Snapshot.open(Path(training_set), data_version)
         scored = verified(Path(model), digest)
         written = write_model_predictions(
