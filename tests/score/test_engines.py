@@ -21,9 +21,9 @@ needs_beam = pytest.mark.skipif(not BEAM, reason="no Beam: make test-engines, wh
 SEVERAL = DataEngine(name="DirectRunner", options=beam_clusters.SEVERAL)
 
 
-def write(folder: Path, table: pa.Table) -> Path:
-    """Write a training set whose split to score has files of 500 rows."""
-    write_snapshot(folder, {"evaluate": [table]}, parents={}, roles=ROLES, rows_per_file=500)
+def write(folder: Path, table: pa.Table, rows: int = 500) -> Path:
+    """Write a training set whose split to score has files of so many rows."""
+    write_snapshot(folder, {"evaluate": [table]}, parents={}, roles=ROLES, rows_per_file=rows)
     return folder
 
 
@@ -107,3 +107,25 @@ def test_flink_reads_rows_in_a_bucket_and_leaves_nothing_in_its_store(
         assert score(rows, tmp_path / "flink", trained.model, engine=engine, uri=uri) == alone
     assert published(tmp_path / "flink") == published(tmp_path / "alone")
     assert {file.uri for file in storage.list_files(s3.uri)} == {file.uri for file in storage.list_files(uri)}
+
+
+@needs_beam
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
+def test_a_killed_worker_changes_nothing_and_a_killed_job_server_leaves_no_predictions(
+    trained: Outcome, tmp_path: Path
+) -> None:
+    rows, results = write(tmp_path / "set", flights(600, 5), 100), tmp_path / "results"
+    alone = score(rows, tmp_path / "alone", trained.model)
+    with beam_clusters.flink(tmp_path) as flink:
+        with beam_clusters.killing(flink.kill_worker, results):
+            made = score(rows, tmp_path / "flink", trained.model, engine=flink.engine(results))
+        assert made == alone
+        assert published(tmp_path / "flink") == published(tmp_path / "alone")
+        assert not list(results.glob("[!.]*")), "hidden: what the worker was writing when it was killed"
+        with (
+            beam_clusters.killing(flink.service.kill, results),
+            pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
+        ):
+            score(rows, tmp_path / "lost", trained.model, engine=flink.engine(results))
+    assert caught.value.code == 21
+    assert published(tmp_path / "lost") is None

@@ -133,7 +133,7 @@ def score_piece(job: PieceJob, piece: tables.Piece) -> ScoredPiece:
         paths = [(made / entry.uri).resolve() for entry in written.files]
         if strange := [path for path in paths if not path.is_relative_to(made)]:
             raise InputError(f"the model's process names {strange[0]} as its predictions", where="model")
-        sent = (storage.publish(path, f"{job.prefix}-{secrets.token_hex(8)}") for path in paths)
+        sent = (storage.publish(path, f"{job.prefix}-{secrets.token_hex(8)}.parquet") for path in paths)
         return ScoredPiece(done.protections, written, tuple(sent))
 
 
