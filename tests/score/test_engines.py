@@ -1,7 +1,9 @@
 """Score on Beam's runner of one machine, and on Flink with two task managers: ``make test-engines``."""
 
 import importlib.util
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from tests.engines import beam_clusters
 from tests.score.production import score
 from tests.storage.stores import Bucket
-from tests.train.problems import ROLES, Outcome, flights
+from tests.train.problems import ROLES, Outcome, flights, request, submitted
+from tests.train.test_on_tokens import NETWORK, texts
 from trainwright import storage
 from trainwright.artifacts import Record, Snapshot
 from trainwright.errors import DependencyError, InputError
@@ -72,6 +75,28 @@ def test_worker_processes_of_beam_give_the_manifest_of_one_process(trained: Outc
     assert manifest is not None
     assert [entry.rows > 0 for entry in manifest.files] == [False, True, True]
     assert Record.read(tmp_path / "several" / "predictions").config["protections"]
+
+
+@needs_beam
+@pytest.mark.parametrize(
+    ("network", "table"), [({"kind": "trees", "rounds": 4}, flights), (NETWORK, texts)], ids=["trees", "lm"]
+)
+def test_trees_and_language_models_give_the_manifest_of_one_process(
+    tmp_path: Path, network: dict[str, Any], table: Any
+) -> None:
+    splits = {"train": [table(600, 0)], "evaluate": [table(200, 1)]}
+    roles = {role: name for role, name in ROLES.items() if name in splits["train"][0].column_names}
+    write_snapshot(tmp_path / "set", splits, parents={}, roles=roles, rows_per_file=100)
+    training = {} if network["kind"] == "trees" else {"epochs": 1, "batch_size": 32}
+    asked = request(tmp_path / "set", training=training, resources={"processes": 1})
+    asked = type(asked)(**vars(asked) | {"network": json.dumps(network)})
+    model = submitted(asked, tmp_path / "trained").model
+    made = score(tmp_path / "set", tmp_path / "several", model, engine=SEVERAL)
+    assert made == score(tmp_path / "set", tmp_path / "alone", model)
+    manifest = published(tmp_path / "several")
+    assert manifest == published(tmp_path / "alone")
+    assert manifest is not None
+    assert len(manifest.files) == 2
 
 
 @needs_beam
