@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trainwright import sandbox, storage, tables
-from trainwright.artifacts import Model, Snapshot, SourceFile
+from trainwright.artifacts import Model, Snapshot, SnapshotFile, SourceFile
 from trainwright.engine import map_pieces, reachable, require_reachable
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment import DataEngine
@@ -141,7 +141,7 @@ def _gathered(parts: Sequence[ScoredPiece], split: str, folder: Path) -> Sandbox
     """Fetch the predictions of all pieces, and write the manifest that one process would write."""
     protections = tuple(dict.fromkeys(text for part in parts for text in part.protections))
     shutil.rmtree(folder / "data", ignore_errors=True)  # of an attempt that did not end
-    manifests, files, nulls = list[Snapshot](), [], Counter[str]()
+    manifests, files, nulls = list[Snapshot](), list[SnapshotFile](), Counter[str]()
     for part in parts:
         if isinstance(part.outcome, TaskFailure):
             return SandboxResult({}, protections, part.outcome.error())
