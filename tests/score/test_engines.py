@@ -135,22 +135,25 @@ def test_flink_reads_rows_in_a_bucket_and_leaves_nothing_in_its_store(
 
 
 @needs_beam
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
-def test_a_killed_worker_changes_nothing_and_a_killed_job_server_leaves_no_predictions(
-    trained: Outcome, tmp_path: Path
-) -> None:
+def test_killed_worker_on_flink_changes_nothing(trained: Outcome, tmp_path: Path) -> None:
     rows, results = write(tmp_path / "set", flights(600, 5), 100), tmp_path / "results"
     alone = score(rows, tmp_path / "alone", trained.model)
-    with beam_clusters.flink(tmp_path) as flink:
-        with beam_clusters.killing(flink.kill_worker, results):
-            made = score(rows, tmp_path / "flink", trained.model, engine=flink.engine(results))
-        assert made == alone
-        assert published(tmp_path / "flink") == published(tmp_path / "alone")
-        assert not list(results.glob("[!.]*")), "hidden: what the worker was writing when it was killed"
-        with (
-            beam_clusters.killing(flink.service.kill, results),
-            pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
-        ):
-            score(rows, tmp_path / "lost", trained.model, engine=flink.engine(results))
+    with beam_clusters.flink(tmp_path) as flink, beam_clusters.killing(flink.kill_worker, results):
+        made = score(rows, tmp_path / "flink", trained.model, engine=flink.engine(results))
+    assert made == alone
+    assert published(tmp_path / "flink") == published(tmp_path / "alone")
+    assert not list(results.glob("[!.]*")), "hidden: what the worker was writing when it was killed"
+
+
+@needs_beam
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
+def test_killed_job_server_is_a_typed_error_without_predictions(trained: Outcome, tmp_path: Path) -> None:
+    rows, results = write(tmp_path / "set", flights(600, 5), 100), tmp_path / "results"
+    with (
+        beam_clusters.flink(tmp_path) as flink,
+        beam_clusters.killing(flink.service.kill, results),
+        pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
+    ):
+        score(rows, tmp_path / "lost", trained.model, engine=flink.engine(results))
     assert caught.value.code == 21
     assert published(tmp_path / "lost") is None

@@ -19,12 +19,12 @@ def main(arguments: Sequence[str]) -> None:
     """Score the split, and print the digest of the predictions and their rows as one line of JSON."""
     model, digest, training_set, data_version, split, predictions, threads = arguments
     with reported("score"):
-        if threads != "0":
+        snapshot = Snapshot.open(Path(training_set), data_version)
+        scored = verified(Path(model), digest)
+        if threads != "0" and scored.kind != "trees":
             import torch
 
             torch.set_num_threads(int(threads))
-        snapshot = Snapshot.open(Path(training_set), data_version)
-        scored = verified(Path(model), digest)
         written = write_model_predictions(
             Path(model), scored, Path(training_set), snapshot, [split], Path(predictions)
         )

@@ -69,7 +69,7 @@ def _run(
 
 @dataclass(frozen=True)
 class PieceJob:
-    """What the workers get once.
+    """The input of every worker, sent once.
 
     Attributes:
         prefix: Names of the files that workers leave in the engine's store begin with it.
