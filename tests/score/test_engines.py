@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from tests.storage.stores import Bucket
 from tests.train.problems import ROLES, Outcome, flights, request, submitted
 from tests.train.test_on_tokens import NETWORK, texts
 from trainwright import storage
-from trainwright.artifacts import Record, Snapshot
+from trainwright.artifacts import Record, Snapshot, SnapshotFile
+from trainwright.engine import reachable
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import DataEngine
-from trainwright.tables import write_snapshot
+from trainwright.tables import Piece, write_snapshot
 
 BEAM = importlib.util.find_spec("apache_beam") is not None
 needs_beam = pytest.mark.skipif(not BEAM, reason="no Beam: make test-engines, which has its environment")
@@ -62,6 +64,16 @@ def test_other_machines_without_a_store_are_rejected(
     with pytest.raises(InputError, match="do not reach the predictions in this step's folder") as caught:
         score(training_set, tmp_path, trained.model, engine=DataEngine(name="FlinkRunner"))
     assert "engine.store" in caught.value.hint
+
+
+def test_joined_columns_beside_rows_that_stay_in_place_are_read_from_the_artifact() -> None:
+    beside = SnapshotFile(
+        uri="data/evaluate/part-00000.parquet", size=1, checksum="", rows=1, split="evaluate"
+    )
+    stays = replace(beside, uri="s3://bucket/rows.parquet", version="1", companion=beside)
+    (found,) = reachable([Piece(stays, 0, 1, 1, ())], "/shared/set")
+    there = replace(beside, uri="/shared/set/data/evaluate/part-00000.parquet")
+    assert found.entry == replace(stays, companion=there)
 
 
 @needs_beam
