@@ -12,6 +12,7 @@ EMULATORS := .environments/emulators/.made
 ENGINES := .environments/engines/.made
 FLINK := .environments/flink/.made
 BEAM := .environments/tabular-engines/.made
+SCORE := .environments/torch-engines/.made
 DOCS := .environments/docs/.made
 AUDIT := .environments/audit/.made
 LOCKS := $(wildcard images/*.lock images/*/requirements*.lock)
@@ -39,8 +40,8 @@ test: data .venv/.tools $(EMULATORS)  ## run every test in its environment (ARGS
 test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
 	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
-test-engines: environments .venv/.tools $(EMULATORS) $(ENGINES) $(FLINK) $(BEAM)  ## run data steps on clusters of Spark, Ray and Flink; needs Maven and Java 17
-	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py tests/join/test_answers.py tests/engines
+test-engines: environments .venv/.tools $(EMULATORS) $(ENGINES) $(FLINK) $(BEAM) $(SCORE)  ## run data steps on clusters of Spark, Ray and Flink; needs Maven and Java 17
+	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py tests/score/test_engines.py tests/join/test_answers.py tests/engines
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs
 
@@ -116,6 +117,12 @@ $(ENGINES): images/feast/requirements-engines.lock images/kfp.lock | .venv/.made
 # What `evaluate` needs on Beam.
 $(BEAM): images/tabular/requirements-engines.lock images/kfp.lock | .venv/.made
 	@rm -rf $(@D) && $(BIN)/python -P trainwright/authoring/installer.py environment tabular $(@D) --variant engines
+	@touch $@
+
+# What `score` needs on Beam, over a copy of the environment that has the torch of this machine.
+$(SCORE): images/torch/requirements-engines.lock images/build.lock | environments
+	@rm -rf $(@D) && cp -a --link .environments/torch $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --require-hashes --no-deps --build-constraints images/build.lock --requirements $<
 	@touch $@
 
 # Flink and Beam's job server for it, each jar by its hash.

@@ -32,8 +32,8 @@ PASSED = (
 )  # fmt: skip
 """Settings of pip and uv that reach a build if they are set here."""
 
-VARIANTS = {"gpu": ("torch",), "engines": ("feast", "tabular")}
-"""The toolchains of each variant: torch with CUDA; Feast with Spark, Ray and Java, and tabular with Beam."""
+VARIANTS = {"gpu": ("torch",), "engines": ("feast", "tabular", "torch")}
+"""The toolchains of each variant: torch with CUDA; Feast with Spark, Ray and Java, the others with Beam."""
 
 WHEELS = "/wheels"
 """Where a build sees the folders of wheels that ``PIP_FIND_LINKS`` and ``UV_FIND_LINKS`` name here."""

@@ -212,6 +212,7 @@ def add_steps(name: str, given: Mapping[str, Any]) -> None:
                 training_set=joined.outputs["training_set"],
                 data_version=joined.outputs["Output"],
                 split=section["split"],
+                engine=section["engine"],
                 registry=section["server"],
                 model_version=production_now.outputs["model_version"],
                 source=production_now.outputs["source"],

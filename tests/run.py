@@ -50,7 +50,11 @@ PACKAGE_ENVIRONMENTS = {
 }
 """Which environment runs the tests of which package; else a verb's metadata says so, else it is this one."""
 
-ALONE = {("evaluate", "test_engines.py"): "tabular-engines", ("join", "test_answers.py"): "engines"}
+ALONE = {
+    ("evaluate", "test_engines.py"): "tabular-engines",
+    ("score", "test_engines.py"): "torch-engines",
+    ("join", "test_answers.py"): "engines",
+}
 """The environment of a file that is named alone; with its folder, it runs in the folder's."""
 
 CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")

@@ -38,6 +38,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         ("baseline", str),
         ("serving", str),
         ("split", str),
+        ("engine", dict),
         ("columns", dict),
         ("data", dict),
         ("validation", dict),
@@ -84,7 +85,7 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
         source: Source of the rows. schema: Path or URI of the schema; empty for none. bootstrap_schema:
         Whether ``validate`` writes a schema that is absent. feature_source: Files behind the features; empty
         for none. baseline: Accepted baseline; empty for none. serving: Log of served rows; empty for
-        none. split: Split that the model is judged on.
+        none. split: Split that the model is judged on. engine: What scores it.
         columns: Columns that the source has to have, by the keys that name them.
         server: Registered model and address of MLflow. budget: What the jobs can cost, and the shared budgets
         that this counts against. The others: the sections, each with the keys that its

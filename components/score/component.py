@@ -15,6 +15,7 @@ def score(
     source: str,
     predictions: dsl.Output[dsl.Dataset],
     summary: dsl.Output[dsl.Markdown],
+    engine: dict = {},  # noqa: B006
 ) -> str:
     """Score the judged split with a registered model, the one in production (``get_production_model``).
 
@@ -28,6 +29,7 @@ def score(
         predictions: Snapshot of the scored rows, of the form that ``train`` writes; empty without a model, or
             where it cannot read these rows.
         summary: How many rows were scored, or why none was.
+        engine: Engine of the rows: the section ``evaluation.engine``.
 
     Returns:
         Digest of that snapshot; '' if there is none.
@@ -36,7 +38,7 @@ def score(
 
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
-    from trainwright.experiment import Registry
+    from trainwright.experiment import DataEngine, Registry
     from trainwright.score.score import ProductionModelReference, score_rows
 
     with reported("score"):
@@ -44,7 +46,13 @@ def score(
             model_version, source, Registry.parse(registry, "parameter registry")
         )
         rows = Path(training_set.path), data_version, split, asked
-        made = score_rows(*rows, predictions=Path(predictions.path), summary=Path(summary.path))
+        made = score_rows(
+            *rows,
+            predictions=Path(predictions.path),
+            summary=Path(summary.path),
+            engine=DataEngine.parse(engine, "parameter engine"),
+            uri=training_set.uri,
+        )
         describe("score", predictions, name="production predictions")
         describe("score", summary)
     return made.predictions_version

@@ -301,4 +301,4 @@ def test_an_engine_that_is_not_there_is_named_with_the_other(build: Builder) -> 
 
 def test_every_image_has_a_budget() -> None:
     budgets = json.loads((ROOT / "images" / "budgets.json").read_text())
-    assert budgets.keys() == {*TOOLCHAINS, "torch-gpu", "feast-engines", "tabular-engines"}
+    assert budgets.keys() == {*TOOLCHAINS, "torch-gpu", "feast-engines", "tabular-engines", "torch-engines"}

@@ -6,38 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.score.production import score
 from tests.train.odd import copied, forged
-from tests.train.problems import ROWS, Outcome, flights, run, write
+from tests.train.problems import Outcome, flights, write
 from tests.train.test_trust import rewritten
 from trainwright import tables
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import InputError
-from trainwright.experiment import Registry
-from trainwright.score.score import ProductionModelReference, ScoreResult, score_rows
-
-
-@pytest.fixture(scope="module")
-def training_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("set") / "training_set"
-    write(folder, {name: flights(rows, seed) for seed, (name, rows) in enumerate(ROWS.items())})
-    return folder
-
-
-@pytest.fixture(scope="module")
-def trained(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run(
-        training_set, tmp_path_factory.mktemp("trained"), training={"epochs": 1}, resources={"processes": 1}
-    )
-
-
-def score(training_set: Path, folder: Path, model: Path | None, digest: str = "") -> ScoreResult:
-    """Score with a model whose files a registry has, as it names them."""
-    registry = Registry(model="flights", tracking_uri=f"sqlite:///{folder}/mlflow.db", retry_s=0)
-    asked = ProductionModelReference("", "", registry)
-    if model:
-        asked = ProductionModelReference(digest or Model.read(model).digest, model.as_uri(), registry)
-    places = {"predictions": folder / "predictions", "summary": folder / "summary.md"}
-    return score_rows(training_set, Snapshot.read(training_set).digest, "evaluate", asked, **places)
+from trainwright.score.score import ScoreResult
 
 
 def rows(folder: Path) -> list[dict[str, object]]:

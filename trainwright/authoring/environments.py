@@ -89,8 +89,8 @@ def make(
         toolchains: Their names.
         folder: Folder of the environments; the default one when None.
         images: Folder of the locks; those of this library when None.
-        variant: Use the lock of this variant where a toolchain has it; ``gpu`` is also the fallback where no
-            index has the CPU build of torch. Without one, an environment of any variant is kept.
+        variant: Use the lock of this variant where a toolchain has it. Without one, ``gpu`` is the fallback
+            where no index has the CPU build of torch, and an environment of any variant is kept.
         progress: Called with one line for each environment that was created.
 
     Raises:
@@ -159,6 +159,8 @@ def _build(place: ToolchainEnvironment, lock: int) -> bool:
         try:
             install(place.locks, place.path, pass_fds=(lock,))
         except BuildNotFound:
+            if place.variant:
+                raise
             _remove(place.path)
             install(dataclasses.replace(place.locks, variant="gpu"), place.path, pass_fds=(lock,))
             return True

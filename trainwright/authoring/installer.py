@@ -76,13 +76,14 @@ class Locks:
     def files(self) -> tuple[Path, ...]:
         """The toolchain's locks, and kfp's, which is installed without its dependencies.
 
-        The lock of a variant has everything: that of ``gpu`` PyPI's build of torch, that of ``engines`` Spark
-        and Ray. Otherwise ``torch.lock`` has torch; it comes first, because many indexes do not have it.
+        The lock of a variant has everything, that of ``gpu`` also PyPI's build of torch. Otherwise
+        ``torch.lock`` has torch; it comes first, because many indexes do not have it.
         """
         own = self.images / self.toolchain
         variant = own / f"requirements-{self.variant}.lock"
-        plain = (*own.glob("torch.lock"), own / "requirements.lock")
-        return (*((variant,) if variant.exists() else plain), self.images / "kfp.lock")
+        build = () if self.variant == "gpu" else own.glob("torch.lock")
+        chosen = variant if variant.exists() else own / "requirements.lock"
+        return (*build, chosen, self.images / "kfp.lock")
 
     @property
     def digest(self) -> str:

@@ -68,6 +68,7 @@ class Configuration(NamedTuple):
     baseline: str
     serving: str
     split: str
+    engine: dict[str, Any]
     columns: dict[str, list[str]]
     data: dict[str, Any]
     validation: dict[str, Any]
@@ -109,6 +110,7 @@ class Configuration(NamedTuple):
             baseline=experiment.validation.baseline,
             serving=log.source if log else "",
             split=experiment.evaluation.split,
+            engine=experiment.evaluation.engine.to_parameter(),
             columns=columns_of_rows(experiment),
             server=experiment.registry.model_dump(mode="json", include=SERVER),
             tuning=_for_tune(experiment),

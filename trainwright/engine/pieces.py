@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from trainwright import storage
@@ -11,6 +11,7 @@ from trainwright.artifacts import SnapshotFile
 from trainwright.engine.beam import run
 from trainwright.errors import InputError
 from trainwright.experiment import DataEngine
+from trainwright.tables import Piece
 from trainwright.tables.workers import Pool, TaskFailure
 
 Item = TypeVar("Item")
@@ -107,12 +108,18 @@ def require_reachable(uris: Iterable[str], engine: DataEngine, key: str) -> None
         )
 
 
-def reachable(entry: SnapshotFile, artifact: str) -> SnapshotFile:
-    """Return a file of an artifact by its URI, pinned in the version that the store has now.
+def reachable(found: Iterable[Piece], artifact: str) -> list[Piece]:
+    """Return pieces of an artifact's files with their URIs, pinned in the version that the store has now.
 
     An engine's workers then check its size and the checksums of its pages; on a mounted folder, its digest.
     """
-    if entry.in_place:
-        return entry
-    uri = storage.join(artifact, entry.uri)
-    return replace(entry, uri=uri, version=storage.head(uri).version if "://" in artifact else "")
+
+    @cache
+    def reached(entry: SnapshotFile) -> SnapshotFile:
+        entry = replace(entry, companion=entry.companion and reached(entry.companion))
+        if entry.in_place:
+            return entry
+        uri = storage.join(artifact, entry.uri)
+        return replace(entry, uri=uri, version=storage.head(uri).version if "://" in artifact else "")
+
+    return [replace(piece, entry=reached(piece.entry)) for piece in found]

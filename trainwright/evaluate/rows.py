@@ -1,8 +1,8 @@
 """Rows of predictions that are read piece by piece, and statistics of them that are merged."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def read_rows(
     if found[0] and roles_of(snapshot).kind != "language_model" and _aligned(splits, found):
         if engine.is_remote:
             found = [
-                _reached(part, uri or str(split.folder.absolute()))
+                reachable(part, uri or str(split.folder.absolute()))
                 for part, split, uri in zip(found, splits, uris, strict=False)
             ]
         rows = partial(_read_pair, tuple(splits))
@@ -171,11 +171,6 @@ def read_rows(
     for model, part in zip(whole[1:], splits[1:], strict=True):
         require_unique(KeySample.of(model), model.rows, part.key, part.where)
     return Rows.of(pair(whole[0], whole[1] if baseline else None), where)
-
-
-def _reached(found: Sequence[Piece], artifact: str) -> list[Piece]:
-    reached = cache(partial(reachable, artifact=artifact))
-    return [replace(piece, entry=reached(piece.entry)) for piece in found]
 
 
 def _read_pair(splits: Sequence[_Split], found: Sequence[Piece]) -> PredictionPair:

@@ -232,7 +232,7 @@ class Evaluation(Section):
     max_recall_gap: Fraction | None = Field(None, description="Largest gap of recall between slices.")
     recall_gaps: dict[Name, Fraction] = Field({}, description="The same by column.")
     max_calibration_error: Fraction | None = Field(None, description="Largest expected calibration error.")
-    engine: DataEngine = Field(DataEngine(), description="Engine that adds up the metrics.")
+    engine: DataEngine = Field(DataEngine(), description="Engine of `score` and `evaluate`.")
 
     @model_validator(mode="after")
     def _judges_new_rows(self) -> Self:

@@ -1,6 +1,7 @@
 """Score one split with a model, in a process without rights.
 
-``python -m trainwright.score MODEL DIGEST TRAINING_SET DATA_VERSION SPLIT PREDICTIONS``
+``python -m trainwright.score MODEL DIGEST TRAINING_SET DATA_VERSION SPLIT PREDICTIONS THREADS``: 0 threads
+for as many as torch chooses.
 """
 
 import json
@@ -16,10 +17,14 @@ from trainwright.serving import verified
 
 def main(arguments: Sequence[str]) -> None:
     """Score the split, and print the digest of the predictions and their rows as one line of JSON."""
-    model, digest, training_set, data_version, split, predictions = arguments
+    model, digest, training_set, data_version, split, predictions, threads = arguments
     with reported("score"):
         snapshot = Snapshot.open(Path(training_set), data_version)
         scored = verified(Path(model), digest)
+        if threads != "0" and scored.kind != "trees":
+            import torch
+
+            torch.set_num_threads(int(threads))
         written = write_model_predictions(
             Path(model), scored, Path(training_set), snapshot, [split], Path(predictions)
         )

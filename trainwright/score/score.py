@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwright import sandbox, tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.errors import DataRefused, Diverged, InputError, ModelRefused
-from trainwright.experiment import LanguageModel, Registry
+from trainwright.experiment import DataEngine, LanguageModel, Registry
 from trainwright.report import markdown
+from trainwright.score.pieces import SplitToScore, score_here, score_on_engine
 from trainwright.serving import load, load_language_model, verified
 from trainwright.serving.outputs import Outputs
-from trainwright.serving.predictions import write_losses, write_predictions
+from trainwright.serving.predictions import no_scores, write_losses, write_predictions
 from trainwright.tracking import Stopwatch
 from trainwright.tracking.server import download_model, persist
-
-_TIME_LIMIT_S = 24 * 3600.0
-"""Limit for scoring one split; a model whose operators have no loops comes to an end long before."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,8 @@ def score_rows(
     *,
     predictions: Path,
     summary: Path,
+    engine: DataEngine | None = None,
+    uri: str = "",
 ) -> ScoreResult:
     """Score the evaluation split with a registered model, if there is one.
 
@@ -58,10 +57,12 @@ def score_rows(
         production: The model.
         predictions: Output folder of the predictions; without a manifest if there are none.
         summary: Markdown output.
+        engine: Its workers score the pieces of the split; None for this machine.
+        uri: The training set as workers on other machines reach it; empty for its path.
 
     Raises:
         InputError: The snapshot is gone or changed, or the model's files are not what was registered.
-        DependencyError: The files could not be downloaded within ``registry.retry_s``.
+        DependencyError: The files could not be downloaded within ``registry.retry_s``, or the engine gave up.
         PermissionRefused: The registry or the store denies access.
     """
     watch = Stopwatch()
@@ -71,21 +72,23 @@ def score_rows(
     if production.model:
         short = production.model[:6]
         with tempfile.TemporaryDirectory() as scratch:
-            folder, copy = Path(scratch) / "model", Path(scratch) / "rows"
-            model = _download_model(production, folder)
-            place, version = _copy_of_split(training_set, snapshot, split, copy)
-            inputs = str(folder.resolve()), model.digest, str(place.resolve()), version, split
-            limits = sandbox.model_limits(folder, place, write=[predictions], seconds=_TIME_LIMIT_S)
-            done = sandbox.run("trainwright.score", [*inputs, str(predictions.resolve())], limits)
-            protections = list(done.protections)
-            if isinstance(done.error, InputError | DataRefused | ModelRefused | Diverged):
-                why = done.error.what
-                scored = ScoreResult("", f"model {short} in production cannot score these rows: {why}")
-            elif done.error:
-                raise done.error
+            folder = Path(scratch) / "model"
+            digest = _download_model(production, folder).digest
+            rows = SplitToScore(training_set, snapshot, data_version, split)
+            if engine and engine.is_beam and snapshot.splits.get(split):
+                done = score_on_engine(folder, digest, rows, predictions, engine, uri)
             else:
-                rows = done.answer["rows"]
-                scored = ScoreResult(done.answer["digest"], f"{rows:,} rows scored by model {short}")
+                done = score_here(folder, digest, rows, predictions)
+        protections = list(done.protections)
+        error = done.error or no_scores(Snapshot.open(predictions, done.answer["digest"]), [split])
+        if isinstance(error, InputError | DataRefused | ModelRefused | Diverged):
+            scored = ScoreResult("", f"model {short} in production cannot score these rows: {error.what}")
+        elif error:
+            raise error
+        else:
+            scored = ScoreResult(
+                done.answer["digest"], f"{done.answer['rows']:,} rows scored by model {short}"
+            )
     watch.record(
         predictions,
         "score",
@@ -99,19 +102,6 @@ def score_rows(
     protected = f"\nProtections of the process: {'; '.join(protections)}.\n" if protections else ""
     summary.write_text(f"**{markdown.escape(scored.headline)}**\n{protected}")
     return scored
-
-
-def _copy_of_split(training_set: Path, snapshot: Snapshot, split: str, copy: Path) -> tuple[Path, str]:
-    """Copy a split whose files lie elsewhere, which a process without rights cannot read.
-
-    Return the folder of its rows with their data version.
-    """
-    if not any(entry.in_place for entry in snapshot.files if entry.split == split):
-        return training_set, snapshot.digest
-    rows = {split: tables.iter_batches(training_set, snapshot, [split])}
-    parents = {"training_set": snapshot.digest}
-    made = tables.write_snapshot(copy, rows, parents=parents, roles=snapshot.roles, target=snapshot.target)
-    return copy, made.digest
 
 
 def _download_model(production: ProductionModelReference, folder: Path) -> Model:

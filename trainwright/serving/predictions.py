@@ -29,7 +29,6 @@ def write_predictions(
     Without ``outputs``, the model gives the probability of label 1.
 
     Raises:
-        DataRefused: No row of a split has a label.
         Diverged: A score is not finite.
     """
     outputs = outputs or Outputs("binary", snapshot.roles["label"])
@@ -39,15 +38,12 @@ def write_predictions(
             for batch in tables.read_piece(training_set, piece):
                 writer.append(split, _scored(batch, label, split, predictor, outputs))
             writer.end_file(split)
-        written = writer.commit(
+        return writer.commit(
             parents={"training_set": _training_set_of(snapshot), "model": predictor.model.digest},
             roles={**snapshot.roles, **outputs.roles},
             quality={"threshold": outputs.threshold.value} if outputs.threshold else None,
             target=snapshot.target,
         )
-    if empty := [split for split in splits if not written.splits.get(split)]:
-        raise no_labels(empty, snapshot)
-    return written
 
 
 PIECE_ROWS = 1_000_000
@@ -71,6 +67,17 @@ def no_labels(splits: Sequence[str], snapshot: Snapshot) -> DataRefused:
         f"no row of split {', '.join(map(repr, splits))} has a label, so nothing can be judged on it",
         where=f"label {snapshot.roles['label']!r} of the training set",
     )
+
+
+def no_scores(predictions: Snapshot, splits: Sequence[str]) -> DataRefused | None:
+    """Return the error for predictions without a row of one of the splits; None if each has one."""
+    empty = [split for split in splits if not predictions.splits.get(split)]
+    if empty and TOKENS in predictions.roles:
+        return DataRefused(
+            f"no row of split {', '.join(map(repr, empty))} has two tokens, so nothing can be judged on it",
+            where=f"column {predictions.roles[TOKENS]!r} of the training set",
+        )
+    return no_labels(empty, predictions) if empty else None
 
 
 def _scored(
@@ -119,7 +126,6 @@ def write_losses(
     has no loss.
 
     Raises:
-        DataRefused: No row of a split has two tokens.
         Diverged: A loss is not finite.
     """
     with tables.SnapshotWriter(folder, splits) as writer:
@@ -127,17 +133,11 @@ def write_losses(
             for batch in _loss_batches(tables.read_piece(training_set, piece), network, predictor, split):
                 writer.append(split, batch)
             writer.end_file(split)
-        written = writer.commit(
+        return writer.commit(
             parents={"training_set": _training_set_of(snapshot), "model": predictor.model.digest},
             roles={**snapshot.roles, LOSS: LOSS, TOKENS: network.column},
             target=SnapshotTarget(kind="text"),
         )
-    if empty := [split for split in splits if not written.splits.get(split)]:
-        raise DataRefused(
-            f"no row of split {', '.join(map(repr, empty))} has two tokens, so nothing can be judged on it",
-            where=f"column {network.column!r} of the training set",
-        )
-    return written
 
 
 def _loss_batches(

@@ -24,7 +24,7 @@ from trainwright.experiment import (
 )
 from trainwright.launch.agent.heartbeat import Heartbeat
 from trainwright.serving.outputs import Outputs
-from trainwright.serving.predictions import no_labels, write_losses, write_predictions
+from trainwright.serving.predictions import no_labels, no_scores, write_losses, write_predictions
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.architectures.imported import code_digest
 from trainwright.train.comparison import compare
@@ -281,7 +281,10 @@ def _train_on_tokens(run: TrainingRun, network: LanguageModel) -> tuple[FitResul
     def write(model: Path, predictions: Path) -> tuple[Model, Snapshot]:
         written, splits = fitted.write(model), run.training.predict
         predictor = serving.load_language_model(model)
-        return written, write_losses(predictions, run.training_set, run.snapshot, splits, network, predictor)
+        scored = write_losses(predictions, run.training_set, run.snapshot, splits, network, predictor)
+        if error := no_scores(scored, splits):
+            raise error
+        return written, scored
 
     return result, write
 
