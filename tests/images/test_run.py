@@ -83,7 +83,7 @@ def test_a_long_environment_is_divided_and_every_test_runs_once(tmp_path: Path) 
     done = start(tmp_path)
     heads = [line for line in done.stdout.splitlines() if line.startswith("== authoring")]
     assert len(heads) == 3, "two in parts, and one test again"
-    assert heads[-1].partition("  ")[2].startswith("tests/pages/test_d.py  ")
+    assert heads[-1].partition("  ")[2].startswith("tests/house/test_b.py, tests/pages/test_d.py  ")
     assert (
         done.stdout.splitlines()[-1]
         == "1001 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped"
