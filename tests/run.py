@@ -2,12 +2,12 @@
 
 ``python tests/run.py [pytest's options] [paths]``; without paths, everything. Four pytests run at a time:
 tests wait for processes, servers and clocks, and fewer leave the cores idle. Tests of a long environment
-are divided over several. Each pytest prints its output as a whole. Up to three tests that failed beside
-others run once more alone; one that then passes is named as unstable (docs/decisions/0012). A test that
-hangs ends its pytest with a traceback of every thread, and counts as one of them.
+are divided over several, and the longest pytests begin first. Each prints its output as a whole. Up to three
+tests that failed beside others run once more alone; one that then passes is named as unstable
+(docs/decisions/0012). A test that hangs ends its pytest with a traceback of every thread, and counts as one
+of them.
 """
 
-import math
 import os
 import re
 import signal
@@ -61,11 +61,54 @@ CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
 """Start pytest from behind the environment's own packages, so that it hides none of them."""
 
-LONGEST = ("tune", "service", "torch", AUTHORING)
-"""Begun first, so that none is left running alone at the end: the longest pytests, then most of them."""
+SECONDS_OF_A_TEST, SECONDS_OF_A_PART = 1.0, 500.0
+"""A test of a file that SLOW does not name takes about so long, and one pytest is given about so much.
 
-TESTS_OF_A_PART = 200
-"""About as many test functions are given to one pytest. Each further one imports everything once more."""
+Each further pytest imports everything and makes the fixtures of a session once more.
+"""
+
+SLOW: dict[str, float] = {
+    "api/test_examples.py": 810,
+    "authoring/test_pinning.py": 100,
+    "evaluate/test_constant_prediction.py": 120,
+    "evaluate/test_study.py": 90,
+    "ingest/test_engines.py": 80,
+    "launch/test_agent.py": 290,
+    "launch/test_cluster_adoption.py": 100,
+    "launch/test_cluster_scenarios.py": 130,
+    "materialize/test_interruptions.py": 110,
+    "materialize/test_runs.py": 100,
+    "pipelines/test_alerts.py": 200,
+    "pipelines/test_pages.py": 350,
+    "pipelines/test_reuse.py": 150,
+    "pipelines/test_train_and_register.py": 450,
+    "pipelines/test_tune_and_register.py": 150,
+    "registry/test_by_hand.py": 90,
+    "registry/test_promotion.py": 140,
+    "registry/test_server.py": 110,
+    "reproduce/test_reproduce.py": 350,
+    "score/test_baseline.py": 120,
+    "service/test_logged.py": 80,
+    "service/test_openapi.py": 90,
+    "service/test_starting.py": 80,
+    "smoke_test/test_trial.py": 90,
+    "summarize/test_run_log.py": 420,
+    "tracking/test_shipping.py": 170,
+    "train/test_checkpoint_processes.py": 100,
+    "train/test_curves.py": 170,
+    "train/test_defaults.py": 100,
+    "train/test_elastic.py": 140,
+    "train/test_kills.py": 250,
+    "train/test_parallel.py": 140,
+    "train/test_program.py": 140,
+    "train/test_stopping.py": 300,
+    "tune/test_controller.py": 220,
+    "validate/test_null_distribution.py": 90,
+    "validate/test_schema.py": 80,
+    "validate/test_statistics.py": 120,
+    "validate/test_traps.py": 100,
+}
+"""Seconds of the slow folders and files when four pytests share two cores: their ratio is what counts."""
 
 FAILURES, NO_TESTS = 1, 5
 """What pytest ends with when tests failed, and when there were none."""
@@ -78,6 +121,11 @@ AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 
 HANGS = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
 """A test that takes longer than ten minutes hangs. The longest takes two."""
+
+WHOLE = ("tests/pipelines",)
+"""Folders that one pytest runs, because their tests look at the same long run."""
+
+_TEST = re.compile(r"^ *def test_", re.MULTILINE)
 
 WITH_VALUE = {"-k", "-m", "-o", "-p", "-c", "--deselect", "--ignore"}
 """Options whose value is the next argument, whatever it looks like."""
@@ -233,30 +281,37 @@ def grouped(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def parts(environment: str, paths: Sequence[str]) -> list[Part]:
-    """Divide an environment's paths, when they hold many tests; neighbours stay together, for fixtures."""
-    tests = {file: size(file) for path in paths for file in files(path)}
-    count = math.ceil(sum(tests.values()) / TESTS_OF_A_PART)
+    """Divide an environment's paths, when they take long; neighbours stay together, for fixtures."""
+    long = {file: seconds(file) for path in paths for file in ([path] if path in WHOLE else files(path))}
+    whole = sum(long.values())
+    count = round(whole / SECONDS_OF_A_PART)
     if count < 2:
         return [Part(environment, 0, tuple(paths))]
     slices: list[list[str]] = [[] for _ in range(count)]
-    before = 0
-    for file, here in tests.items():
-        slices[min(count - 1, before * count // sum(tests.values()))].append(file)
+    before = 0.0
+    for file, here in long.items():
+        # A file belongs where its middle lies: half of one that is longer than a part lies on either side.
+        slices[min(count - 1, int((before + here / 2) * count / whole))].append(file)
         before += here
     return [Part(environment, number, tuple(part)) for number, part in enumerate(slices) if part]
 
 
 def files(path: str) -> list[str]:
     """List the test files below a path; a file, or a test in one, stands for itself."""
-    here = ROOT / path
-    return (
-        [str(file.relative_to(ROOT)) for file in sorted(here.rglob("test_*.py"))] if here.is_dir() else [path]
+    if not (ROOT / path).is_dir():
+        return [path]
+    return [str(file.relative_to(ROOT)) for file in sorted((ROOT / path).rglob("test_*.py"))]
+
+
+def seconds(path: str) -> float:
+    """Return about how long the tests at a path take; a single test is one."""
+    if "::" in path:
+        return SECONDS_OF_A_TEST
+    tests = [(file, (ROOT / file).read_text()) for file in files(path)]
+    return sum(
+        SLOW.get(file.removeprefix("tests/"), SECONDS_OF_A_TEST * len(re.findall(_TEST, text)))
+        for file, text in tests
     )
-
-
-def size(path: str) -> int:
-    """Count the test functions of a file; a single test is one."""
-    return 1 if "::" in path else len(re.findall(r"^ *def test_", (ROOT / path).read_text(), re.MULTILINE))
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -285,8 +340,8 @@ def main() -> int:
     carry_pytest()
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        order = sorted(groups, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
-        queue = [part for name in order for part in parts(name, groups[name])]
+        made = [part for name in groups for part in parts(name, groups[name])]
+        queue = sorted(made, key=lambda part: -sum(map(seconds, part.paths)))
         jobs = [pool.submit(run, part, options, may_be_empty=bool(options)) for part in queue]
         for job in jobs:
             outcomes.append(job.result())

@@ -3,13 +3,10 @@
 import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-import trainwright
-from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.authoring import arguments
 from trainwright.errors import InputError
 from trainwright.local.initialization import initialize
@@ -45,26 +42,6 @@ def test_table_gets_a_valid_experiment_and_a_schema_of_what_validate_sees(table:
     schema = (table.parent / "schema.pbtxt").read_text()
     assert schema.startswith("# Inferred from 1")
     assert all(f'name: "{name}"' in schema for name in ("length", "petals", "species"))
-
-
-def test_first_steps_of_a_run_pass_on_the_files(table: Path) -> None:
-    assert init(table.parent, "flowers.csv").returncode == 0
-    given, runs = arguments.read(table.parent / "experiment.yaml"), table.parent / "runs"
-    step = partial(trainwright.step, runs=runs, quiet=True)
-    source = step("resolve", source=given["data"]["source"], data=given["data"], schema=given["schema"])
-    rows = step("ingest", source=source["source"], source_version=source["version"], data=given["data"])
-    assert Snapshot.read(Path(rows["snapshot"])).target == SnapshotTarget(
-        kind="multiclass", classes=("no", "rose", "tulip")
-    )
-    judged = step(
-        "validate",
-        snapshot=rows["snapshot"],
-        data_version=rows["Output"],
-        schema=given["schema"],
-        schema_version=source["schema_version"],
-        validation=given["validation"],
-    )
-    assert judged.decision == "PASS"
 
 
 @pytest.mark.parametrize("name", ["experiment.yaml", "schema.pbtxt"])

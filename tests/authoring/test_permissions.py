@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.forbidden import FORBID, obey_permissions
+from tests.forbidden import FORBID, forbid_writing, obey_permissions
 from trainwright.errors import DependencyError, PermissionRefused, TrainwrightError, as_ours, in_our_words
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = ROOT / "examples" / "quickstart" / "rows.csv"
+RUN = ["run", "promote_model", "--param", 'registry={"uri": "sqlite:///m.db", "audit": "a"}', "--runs"]
 
 
 @pytest.mark.covers("B12")
-@pytest.mark.parametrize("forbid", FORBID)
 @pytest.mark.parametrize(
-    "command",
+    ("command", "forbid"),
     [
-        ["run", "promote_model", "--param", 'registry={"uri": "sqlite:///m.db", "audit": "a"}', "--runs"],
-        ["compile", "--output"],
-        ["init", str(ROWS), "--label", "late", "--output"],
+        *((RUN, forbid) for forbid in FORBID),
+        (["compile", "--output"], forbid_writing),
+        (["init", str(ROWS), "--label", "late", "--output"], forbid_writing),
     ],
-    ids=lambda words: words[0],
+    ids=lambda value: value[0] if isinstance(value, list) else value.__name__,
 )
 def test_command_that_may_not_write_ends_with_50(
     command: list[str], forbid: Callable[[Path], list[str]], tmp_path: Path

@@ -267,23 +267,6 @@ def test_a_job_that_is_stopped_saves_and_further_signals_do_not_cut_it_short(tmp
     assert len(pids(tmp_path, 2)) == 2
 
 
-def test_a_signal_to_one_process_ends_the_job_like_one_to_all(tmp_path: Path) -> None:
-    body = """
-    with reported_rank(folder, rank):
-        if rank == 1:
-            await_file(notes / "saves-0")
-            told.append(1)
-        save_and_leave(0.5)
-    """
-    asked = job(tmp_path, SAVES + _dedented(body), restarts=3)
-    process = agent(asked, "--max-restarts=3")
-    for rank in (0, 1):
-        await_file(tmp_path / "notes" / f"listens-{rank}")
-    os.kill(_pid(tmp_path, 0), signal.SIGTERM)
-    assert process.wait(300) == 40
-    assert len(pids(tmp_path, 2)) == 2
-
-
 def test_a_job_that_is_stopped_while_it_waits_for_its_other_machines_ends_with_41(tmp_path: Path) -> None:
     asked, port = job(tmp_path, SLEEP), free_port()
     place = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
@@ -300,7 +283,7 @@ LIVES = """
 first = not (notes / "resumed").exists()
 with reported_rank(folder, rank):
     if first:
-        save_and_leave(0.1)
+        save_and_leave(600)
     if rank == 1:
         raise ValueError("no such carrier: 'ZZ'")
     await_file(folder / "errors" / "round-1" / "rank-1.json")
@@ -308,17 +291,14 @@ with reported_rank(folder, rank):
 """
 
 
-@pytest.mark.parametrize("code", [40, 41])
-def test_resumed_agent_reports_its_own_error_not_the_signal_that_suspended_the_job(
-    tmp_path: Path, code: int
-) -> None:
+def test_resumed_agent_reports_its_own_error_not_the_signal_that_suspended_the_job(tmp_path: Path) -> None:
     """The attempt's folder is the same, and so are the ranks; only the agent and its processes are new."""
-    asked = job(tmp_path, SAVES + LIVES.replace("save_and_leave(0.1)", SAVED[code]), grace_s=2)
+    asked = job(tmp_path, SAVES + LIVES, grace_s=2)
     suspended = agent(asked)
     for rank in (0, 1):
         await_file(tmp_path / "notes" / f"listens-{rank}")
     suspended.terminate()
-    assert suspended.wait(300) == code
+    assert suspended.wait(300) == 41
     assert Failure.read(asked.folder).kind == "PREEMPTED"
 
     (tmp_path / "notes" / "resumed").touch()
@@ -331,9 +311,6 @@ def test_resumed_agent_reports_its_own_error_not_the_signal_that_suspended_the_j
     left = read_report(asked.folder)
     assert left is not None
     assert left.failure.kind == "USER_EXCEPTION"
-
-
-SAVED = {40: "save_and_leave(0.1)", 41: "save_and_leave(600)"}
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])
@@ -379,7 +356,9 @@ def test_resumed_agents_that_do_not_meet_say_so_and_not_what_ended_the_job_befor
     place = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
     process = agent(asked, *place, "--rdzv-conf=join_timeout=2", alone=False)
     assert process.wait(300) == 21
-    assert Failure.read(asked.folder).kind == "INFRASTRUCTURE"
+    failure = Failure.read(asked.folder)
+    assert (failure.kind, failure.code, failure.retryable) == ("INFRASTRUCTURE", 21, True)
+    assert failure.what.startswith("the machines of the job did not find one another: RendezvousTimeout")
     left = read_report(asked.folder)
     assert left is not None
     assert (left.failure.kind, left.failure.code) == ("INFRASTRUCTURE", 21)
@@ -407,16 +386,6 @@ def test_agent_that_waited_while_a_round_failed_keeps_the_cause_of_that_round(tm
     assert left is not None
     assert (left.failure.kind, left.failure.rank, left.failure.retryable) == ("USER_EXCEPTION", 1, False)
     assert Failure.read(tmp_path).what == "ValueError: no such carrier: 'ZZ'"
-
-
-def test_machines_that_do_not_find_one_another_are_said_to(tmp_path: Path) -> None:
-    asked, port = job(tmp_path, SLEEP), free_port()
-    place = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
-    process = agent(asked, *place, "--rdzv-conf=join_timeout=2", alone=False)
-    assert process.wait(300) == 21
-    failure = Failure.read(asked.folder)
-    assert (failure.kind, failure.code, failure.retryable) == ("INFRASTRUCTURE", 21, True)
-    assert failure.what.startswith("the machines of the job did not find one another: RendezvousTimeout")
 
 
 @pytest.mark.parametrize(("seconds", "error"), [(0.5, Preempted), (600, PreemptedUnsaved)])

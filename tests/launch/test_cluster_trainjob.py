@@ -16,13 +16,15 @@ from trainwright.errors import DependencyError, Hang, InputError
 from trainwright.experiment.resources import JobPlacement
 from trainwright.launch import manifests
 from trainwright.launch import manifests as names
+from trainwright.launch.cluster import observer
 from trainwright.launch.cluster.api import TRAINJOB
 from trainwright.launch.cluster.deletion import wait_until_gone, wait_until_name_is_free
 from trainwright.launch.failure import Failure
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Iterator[Cluster]:
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(observer, "_WATCH_S", 6)  # a launcher that is stopped goes on when its watch ends
     with cluster(tmp_path, processes=False, kueue=True) as found:
         assert found.kueue is not None
         found.apply_runtime()
@@ -160,7 +162,7 @@ def test_a_runtime_that_does_not_exist_is_named_with_the_command_that_makes_it(
 
 def test_a_stopped_launcher_leaves_one_jobset_and_no_new_pod(there: Cluster, tmp_path: Path) -> None:
     token = there.account("system:serviceaccount:team:runner", rules("trainwright-train"), "team")
-    follows = launcher(there, kind=TRAINJOB, token=token)
+    follows = launcher(there, kind=TRAINJOB, token=token, settle_s=1.0)
     job = cluster_job(tmp_path, grace_s=1)
     with running(lambda: follows.run(job)):
         there.wait(lambda: all_run(there))

@@ -228,9 +228,9 @@ def test_a_trainjob_that_failed_runs_again_when_its_jobset_is_gone(running: Clus
             runtime["spec"]
         ),
     )
+    running.nodes.plan(process=False, on_term=143)
     running.put(trainjob())
     running.settle()
-    running.nodes.plan(process=False, on_term=143)
     running.nodes.end(pods_of(running)[0], 1)
     running.wait(lambda: holding(running, "TrainJob") == {"Failed"})
     assert running.trainer is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 SHORT = settings(
     derandomize=True,
-    max_examples=150,
+    max_examples=60,
     deadline=timedelta(seconds=5),
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -9,10 +9,6 @@ from pathlib import Path
 from tests.pipelines.bench import MONTHS, Bench, edit, rows_of, write, write_file
 
 
-def nothing(bench: Bench) -> None:
-    pass
-
-
 def touched(bench: Bench) -> None:
     for path in bench.source.iterdir():
         os.utime(path, (1_000_000_000, 1_000_000_000))
@@ -114,12 +110,8 @@ def compressed(bench: Bench) -> None:
     path.unlink()
 
 
-def other_line_ends(bench: Bench) -> None:
-    write_file(bench.source / "2013-02.csv", rows_of("02"), lineterminator="\r\n")
-
-
 def quoted(bench: Bench) -> None:
-    write_file(bench.source / "2013-02.csv", rows_of("02"), quoting=csv.QUOTE_ALL)
+    write_file(bench.source / "2013-02.csv", rows_of("02"), quoting=csv.QUOTE_ALL, lineterminator="\r\n")
 
 
 def copied(bench: Bench) -> None:
@@ -127,10 +119,6 @@ def copied(bench: Bench) -> None:
     bench.data["source"] = "elsewhere"
 
 
-def through_a_link(bench: Bench) -> None:
+def through_a_link_by_a_glob(bench: Bench) -> None:
     (bench.folder / "link").symlink_to(bench.source)
-    bench.data["source"] = "link"
-
-
-def as_a_glob(bench: Bench) -> None:
-    bench.data["source"] = "source/*.csv"
+    bench.data["source"] = "link/*.csv"

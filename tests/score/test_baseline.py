@@ -16,35 +16,40 @@ from trainwright.errors import InputError
 from trainwright.score.score import ScoreResult
 
 
+@pytest.fixture(scope="module")
+def scored(training_set: Path, trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the predictions of the trained model."""
+    folder = tmp_path_factory.mktemp("scored")
+    assert score(training_set, folder, trained.model).predictions_version
+    return folder
+
+
 def rows(folder: Path) -> list[dict[str, object]]:
     batches = tables.iter_batches(folder, Snapshot.read(folder), ["evaluate"])
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_what_production_predicts_is_what_its_training_predicted(
-    training_set: Path, trained: Outcome, tmp_path: Path
-) -> None:
-    scored = score(training_set, tmp_path, trained.model)
-    now, then = rows(tmp_path / "predictions"), rows(trained.predictions)
+def test_what_production_predicts_is_what_its_training_predicted(scored: Path, trained: Outcome) -> None:
+    now, then = rows(scored / "predictions"), rows(trained.predictions)
     # The number of threads decides which kernel takes a row, and so the last bit of a float32 logit.
     assert [row.pop("score") for row in now] == pytest.approx([row.pop("score") for row in then], abs=1e-7)
     assert now == then
-    written = Snapshot.open(tmp_path / "predictions", scored.predictions_version)
+    written = Snapshot.read(scored / "predictions")
     assert written.roles == Snapshot.read(trained.predictions).roles
     assert written.parents["model"] == Model.read(trained.model).digest
-    assert "1,950 rows scored by model" in (tmp_path / "summary.md").read_text()
+    assert "1,950 rows scored by model" in (scored / "summary.md").read_text()
 
 
 def test_rows_by_reference_are_scored_although_the_process_cannot_read_their_files(
-    training_set: Path, trained: Outcome, tmp_path: Path
+    training_set: Path, trained: Outcome, scored: Path, tmp_path: Path
 ) -> None:
     snapshot = Snapshot.read(training_set)
     files = tuple(replace(entry, uri=str(training_set / entry.uri)) for entry in snapshot.files)
     (tmp_path / "set").mkdir()
     replace(snapshot, files=files).write(tmp_path / "set")
-    score(tmp_path / "set", tmp_path / "scored", trained.model)
-    score(training_set, tmp_path, trained.model)
-    assert Snapshot.read(tmp_path / "scored" / "predictions") == Snapshot.read(tmp_path / "predictions")
+    again = score(tmp_path / "set", tmp_path, trained.model)
+    written = Snapshot.open(tmp_path / "predictions", again.predictions_version)
+    assert written == Snapshot.read(scored / "predictions")
 
 
 @pytest.mark.covers("B66")

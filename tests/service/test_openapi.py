@@ -44,7 +44,7 @@ def test_requests_at_the_limits_of_each_parameter_end_without_a_server_error(
 def test_random_requests_about_a_real_run_and_model_end_without_a_server_error(
     site: Site, tmp_path: Path
 ) -> None:
-    found = generated(site, tmp_path, NAMES, "--phases", "fuzzing", "--max-examples", "10")
+    found = generated(site, tmp_path, NAMES, "--phases", "fuzzing", "--max-examples", "4")
     assert re.search(r"(\d+) generated, \1 passed", found), found
 
 

@@ -345,7 +345,7 @@ def test_line_without_end_is_rejected_and_not_kept_in_cache(tmp_path: Path) -> N
 
 
 @pytest.mark.covers("A20")
-@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(
         st.binary(min_size=1, max_size=200),
@@ -358,7 +358,7 @@ def test_any_bytes_are_a_table_or_a_typed_error(tmp_path: Path, content: bytes) 
         assert read(path).num_columns >= 1
 
 
-@settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.lists(st.text("ab01.-eZ: ", max_size=8), min_size=3, max_size=3), min_size=1, max_size=20

@@ -190,7 +190,7 @@ def test_cache_stays_that_of_a_row_group(tmp_path: Path) -> None:
     assert largest < 30 << 20
 
 
-@settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.integers(0, 10_000))
 def test_damaged_parquet_file_is_rows_or_a_typed_error(
     tmp_path: Path, place: int, value: int, cut: int

@@ -18,7 +18,7 @@ from tests.sources.reading import read
 from trainwright.errors import InputError, InternalError, TrainwrightError
 
 ROWS = pa.table({"id": [1, 2, 3], "word": ["a", "b", "c"]})
-FEW = settings(SHORT, max_examples=50)
+FEW = settings(SHORT, max_examples=25)
 HUGE = (2**31, 2**63, 2**64, -(2**63) - 1, 10**30, -1, 0, 1e308)
 WRONG = st.none() | st.booleans() | st.sampled_from(HUGE) | any_text(12) | plain
 OFFENDERS = (*(text.encode(errors="surrogatepass") for text in JSON), *BYTES)

@@ -112,12 +112,9 @@ def whole(runs: Path, name: str = "0192f3") -> Folder:
     return Folder(runs, name, chain(), **dict.fromkeys(chain(), "done"))
 
 
-@pytest.mark.parametrize("store", ["server", "file"])
-def test_finished_run_is_one_run_with_a_nested_one_for_each_step(
-    store: str, way: Way, tmp_path: Path
-) -> None:
-    run = whole(tmp_path / store)
-    uri = way.uri if store == "server" else f"sqlite:///{tmp_path}/mlflow.db"
+def test_finished_run_is_one_run_with_a_nested_one_for_each_step(way: Way, tmp_path: Path) -> None:
+    """In a file, other tests look at it: tests/service/test_logged.py, tests/pipelines/test_alerts.py."""
+    run, uri = whole(tmp_path / "server"), way.uri
     (run.path / "source.patch").write_text("# Changes since commit abc123\n")
     assert "MLflow run" in run.summarize(uri)
     [parent], steps = run.runs(uri)

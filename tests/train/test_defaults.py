@@ -224,16 +224,11 @@ def loss_of_predictions(folder: Path, kind: TargetKind) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "network"),
-    [
-        ("binary", 2_000, "mlp"),
-        ("multiclass", 2_000, "mlp"),
-        ("regression", 2_000, "mlp"),
-        ("binary", 12_000, "mlp"),
-        ("binary", 2_000, "trees"),
-    ],
+    ("kind", "network"),
+    [("binary", "mlp"), ("multiclass", "mlp"), ("regression", "mlp"), ("binary", "trees")],
 )
-def test_defaults_learn_a_table(kind: TargetKind, rows: int, network: str, tmp_path: Path) -> None:
+def test_defaults_learn_a_table(kind: TargetKind, network: str, tmp_path: Path) -> None:
+    rows = 2_000
     model = train_with_defaults(tmp_path, kind, rows, network)
     loss, constant = loss_of_predictions(tmp_path / "predictions", kind)
     # The noise leaves about 0.36 of the entropy of two classes, and 0.07 of the variance of the number.
@@ -242,5 +237,5 @@ def test_defaults_learn_a_table(kind: TargetKind, rows: int, network: str, tmp_p
     assert model.metrics["watched_loss"] < model.metrics["base_rate_loss"]
     # The manifest has the values that were used.
     recorded = model.config["training"]
-    assert recorded["batch_size"] == (32 if rows == 2_000 else 128)
+    assert recorded["batch_size"] == 32
     assert recorded["guards"]["early_stopping"]["share"] == 0.1

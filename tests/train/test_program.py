@@ -38,6 +38,7 @@ def test_the_program_scores_odd_rows_as_the_module_does_on_rows_encoded_for_trai
     assert serving.load(made.folder).predict(made.rows).tobytes() == scores.tobytes()
 
 
+@pytest.mark.parametrize("made", ["multiclass", "quantile"], indirect=True)
 def test_the_recipe_in_the_docs_gives_the_same_bits_in_a_process_without_trainwright(
     made: Made, tmp_path: Path
 ) -> None:

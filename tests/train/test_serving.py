@@ -46,22 +46,6 @@ def test_a_row_alone_scores_as_it_does_among_others(predictor: serving.Predictor
     np.testing.assert_allclose(alone, judged["score"].to_numpy()[:20], rtol=1e-6)
 
 
-def test_another_process_reproduces_the_scores_from_the_folder_alone(
-    trained: Outcome, judged: pa.Table, tmp_path: Path
-) -> None:
-    shutil.copytree(trained.model, tmp_path / "model")
-    columns = {name: judged[name].to_pylist() for name in COLUMNS}
-    (tmp_path / "rows.json").write_text(json.dumps(columns))
-    code = (
-        "import json, sys, pathlib; from trainwright import serving;"
-        "folder = pathlib.Path(sys.argv[1]);"
-        "scores = serving.load(folder / 'model').predict(json.loads((folder / 'rows.json').read_text()));"
-        "(folder / 'scores.bin').write_bytes(scores.tobytes())"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-    assert (tmp_path / "scores.bin").read_bytes() == judged["score"].to_numpy().tobytes()
-
-
 def test_the_input_example_is_what_the_model_reads(trained: Outcome, predictor: serving.Predictor) -> None:
     example = json.loads((trained.model / "input_example.json").read_text())
     signature = json.loads((trained.model / "signature.json").read_text())

@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +91,9 @@ def encoded_by(program: torch.export.ExportedProgram, tensors: list[torch.Tensor
 
 
 def test_the_exported_program_scores_odd_rows_as_the_trained_network_does(
-    road: tuple[Path, Path, str], tmp_path: Path
+    road: tuple[Path, Path, str],
 ) -> None:
+    """Another process gives the same bits: tests/train/test_program.py."""
     folder, model, scaling = road
     predictor = serving.load(model)
     architecture = make(Mlp(**NETWORK | {"scaling": scaling}))
@@ -108,24 +106,6 @@ def test_the_exported_program_scores_odd_rows_as_the_trained_network_does(
         trained = architecture.predict(output).numpy()
     assert np.isfinite(trained).all()
     assert trained.tobytes() == predictor.predict(by_lists(rows, predictor)).tobytes()
-    assert trained.tobytes() == in_another_process(model / "program.pt2", rows, tmp_path)
-
-
-def in_another_process(program: Path, rows: pa.Table, folder: Path) -> bytes:
-    """Scores by the program alone: nothing else of the model's folder is there."""
-    shutil.copyfile(program, folder / "program.pt2")
-    with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    code = (
-        "import pyarrow as pa; from pathlib import Path;"
-        "from trainwright.serving.program import read_program;"
-        f"folder = Path({str(folder)!r});"
-        "rows = pa.ipc.open_file(pa.OSFile(str(folder / 'rows.arrow'))).read_all();"
-        "scores = read_program(folder / 'program.pt2').predict(rows);"
-        "(folder / 'scores.bin').write_bytes(scores.tobytes())"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    return (folder / "scores.bin").read_bytes()
 
 
 def test_a_model_names_its_transforms_and_what_its_features_came_from(road: tuple[Path, Path, str]) -> None:

@@ -82,18 +82,6 @@ def test_the_same_bytes_elsewhere_are_not_encoded_again(
     assert not bucket.proxy.seen
 
 
-def test_training_on_a_store_gives_the_model_of_a_local_one(
-    gs: Bucket, training_set: Path, trained: Outcome, tmp_path: Path
-) -> None:
-    """The manifest lies here, and nothing else does."""
-    (tmp_path / "set").mkdir()
-    in_store(training_set, gs).snapshot.write(tmp_path / "set")
-    assert [path.name for path in (tmp_path / "set").iterdir()] == ["manifest.json"]
-    made = run(tmp_path / "set", tmp_path / "made")
-    assert made.submitted.model_version == trained.submitted.model_version
-    assert made.submitted.predictions_version == trained.submitted.predictions_version
-
-
 class StoppedOnce(ForkedLauncher):
     """Stops the job after its first checkpoint, and resumes it."""
 

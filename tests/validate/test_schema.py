@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.forbidden import FORBID, obey_permissions
+from tests.forbidden import forbid_writing, obey_permissions
 from trainwright.errors import MARK, InputError
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
@@ -109,16 +109,12 @@ def test_the_schema_of_the_flights_fits_the_columns_that_its_experiment_names() 
     }
 
 
-def infer(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainwright.validate", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_a_first_schema_is_inferred_for_review_and_parses(tmp_path: Path) -> None:
     table = pa.table({"id": ["a", "b"], "x": [1, 2], "late": [0, 1]})
     roles = {"key": "id", "label": "late"}
     snapshot = write_snapshot(tmp_path, {"train": [table]}, parents={}, roles=roles)
-    done = infer("infer", str(tmp_path), "--split", "train")
+    command = [sys.executable, "-m", "trainwright.validate", "infer", str(tmp_path), "--split", "train"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith(f"# Inferred from 2 rows of train, data {snapshot.digest[:12]}.\n# Review")
@@ -139,10 +135,13 @@ def test_a_first_schema_is_inferred_for_review_and_parses(tmp_path: Path) -> Non
         (["guess"], "invalid choice: 'guess'"),
     ],
 )
-def test_a_wrong_command_ends_with_the_code_of_bad_input(arguments: list[str], what: str) -> None:
-    done = infer(*arguments)
-    assert done.returncode == 10
-    assert what in json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))["what"]
+def test_a_wrong_command_ends_with_the_code_of_bad_input(
+    arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
+    assert refused.value.code == 10
+    assert what in json.loads(capsys.readouterr().err.splitlines()[-1].removeprefix(MARK))["what"]
 
 
 Table = Callable[..., pa.Table]
@@ -254,12 +253,16 @@ def test_accept_asks_where_there_is_a_terminal_and_a_no_changes_nothing(
 
 
 @pytest.mark.covers("B12")
-@pytest.mark.parametrize("forbid", FORBID)
-def test_accept_that_may_not_write_ends_with_50_and_changes_nothing(
-    strange: Path, reviewed: Path, forbid: Callable[[Path], list[str]]
-) -> None:
+def test_accept_that_may_not_write_ends_with_50_and_changes_nothing(strange: Path, reviewed: Path) -> None:
     before = reviewed.read_text()
-    command = [*forbid(reviewed.parent), sys.executable, "-m", "trainwright.validate", "accept", str(strange)]
+    command = [
+        *forbid_writing(reviewed.parent),
+        sys.executable,
+        "-m",
+        "trainwright.validate",
+        "accept",
+        str(strange),
+    ]
     done = subprocess.run(
         [*command, "--schema", str(reviewed), "--yes"],
         cwd=ROOT, preexec_fn=obey_permissions, capture_output=True, text=True, check=False,

@@ -130,7 +130,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, dict[str, tuple[list[Any], pa.Dat
     return pa.table(arrays), by_hand
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(tables())
 def test_rows_of_any_types_give_what_tfdv_gives_for_them_written_out_by_hand(drawn: Any) -> None:
     table, by_hand = drawn
@@ -159,7 +159,7 @@ def test_columns_without_a_value_and_tables_without_a_row_are_as_tfdv_sees_them(
 def flights(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, Path, Snapshot]:
     if not FLIGHTS.exists():
         pytest.fail("the flights are not prepared: run `make test`, which prepares them")
-    table, folder = pq.read_table(FLIGHTS), tmp_path_factory.mktemp("flights")
+    table, folder = pq.read_table(FLIGHTS).slice(0, 120_000), tmp_path_factory.mktemp("flights")
     return table, folder, write_snapshot(folder, {"all": [table]}, parents={}, roles={})
 
 
