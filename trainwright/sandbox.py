@@ -154,6 +154,8 @@ def protect(limits: Limits) -> list[str]:
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_DIR, _WRITE_FILE, _TRUNCATE, _IOCTL_DEV = 1 << 2, 1 << 3, 1 << 1, 1 << 14, 1 << 15
+_MAKE_LINKS_AND_DEVICES = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
+"""Rights to make devices, sockets, pipes and symbolic links, which whoever reads the output would follow."""
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 """Number of rights of the file system by version of Landlock; 16 since version 5."""
 _SCOPES_SINCE, _SCOPES = 6, 3  # abstract Unix sockets, and signals to other processes
@@ -170,7 +172,7 @@ def _limit_files(libc: ctypes.CDLL, limits: Limits) -> Iterator[str]:
     ruleset = libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
     read, files = _READ_FILE | _READ_DIR, _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
     allowed = dict.fromkeys((*_SYSTEM, sys.prefix, sys.base_prefix, *sys.path, _PACKAGE, *limits.read), read)
-    allowed |= {"/dev/null": files} | dict.fromkeys(limits.write, handled)
+    allowed |= {"/dev/null": files} | dict.fromkeys(limits.write, handled & ~_MAKE_LINKS_AND_DEVICES)
     for place, rights in allowed.items():
         path = Path(place or ".")
         if not path.exists():

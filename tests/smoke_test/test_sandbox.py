@@ -32,6 +32,7 @@ TRY = {
     "connects": "import socket; socket.create_connection(('127.0.0.1', 9))",
     "opens a datagram socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
     "opens a local socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "leaves a link for those who read its output": "import os; os.symlink('{secret}', '{out}/link')",
     "starts a program": "import os; os.execv('/bin/sh', ['sh', '-c', 'true'])",
 }
 
@@ -80,6 +81,7 @@ def test_an_attack_is_denied(folder: Path, attack: str) -> None:
     home = folder / "home"
     model = folder / "model" / "program.pt2"
     names = {"secret": home / "secret", "home": home, "model": model, "link": folder / "model" / "link"}
+    names["out"] = folder / "out"
     code = TRY[attack].format(parent=os.getpid(), **{name: str(path) for name, path in names.items()})
     found = attempt(folder, code)
     assert isinstance(found.error, InternalError)
