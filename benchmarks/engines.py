@@ -1,10 +1,11 @@
-"""Rows per second of `ingest`, `validate` and `evaluate` in local processes and on Beam's Flink, by workers.
+"""Rows per second of the data steps on one machine and on Beam's Flink, by workers.
 
 ``python benchmarks/engines.py [--rows N]`` copies rows of 20 columns with `ingest`, computes the statistics
-of the copy with `validate`, and evaluates as many predictions of two models with `evaluate`. Flink has two
-task managers and its job server, started before the clock; two workers are ``--parallelism=2``. All share the
-cores of this machine: the table shows an engine's overhead, and what a second worker adds. The cost is that
-of all cores for the time. Needs what ``make test-engines`` needs.
+of the copy with `validate`, evaluates as many predictions of two models with `evaluate`, and scores as many
+flights with `score`, which takes all cores of one machine. Flink has two task managers and its job server,
+started before the clock; two workers are ``--parallelism=2``. All share the cores of this machine: the table
+shows an engine's overhead, and what a second worker adds. The cost is that of all cores for the time. Needs
+what ``make test-engines`` needs.
 """
 
 import argparse
@@ -16,11 +17,12 @@ from pathlib import Path
 
 from ingest_copy import python, section, source_of
 from results import publish
+from rows_scaling import SET, TRAIN
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL, PRICE = 1.6, 0.04
 WAYS = ("local, 1", "local, 2", "Flink, 1", "Flink, 2")
-STEPS = {"ingest": "ingest", "validate": "tfdv", "evaluate": "tabular-engines"}
+STEPS = {"ingest": "ingest", "validate": "tfdv", "evaluate": "tabular-engines", "score": "torch-engines"}
 PREDICTIONS_PER_FILE = 250_000
 
 ENGINE = """
@@ -105,7 +107,18 @@ EVALUATE = """
     print(time.perf_counter() - start)
 """
 
-CODE = {"ingest": INGEST, "validate": VALIDATE, "evaluate": EVALUATE}
+SCORE = """
+    from trainwright.artifacts import Model, Snapshot
+    from trainwright.score.pieces import SplitToScore, score_here, score_on_engine
+    model, rows = data / "model1" / "model", data / "set"
+    snapshot = Snapshot.read(rows)
+    asked = Model.read(model).digest, SplitToScore(rows, snapshot, snapshot.digest, "evaluate"), out / "made"
+    start = time.perf_counter()
+    done = score_on_engine(model, *asked, engine, str(rows)) if remote else score_here(model, *asked)
+    print(time.perf_counter() - start if done.error is None else done.error)
+"""
+
+CODE = {"ingest": INGEST, "validate": VALIDATE, "evaluate": EVALUATE, "score": SCORE}
 
 
 def seconds(step: str, way: str, data: Path, more: str) -> float:
@@ -120,6 +133,10 @@ def seconds(step: str, way: str, data: Path, more: str) -> float:
 
 def measured(step: str, rows: int, folder: Path) -> dict[str, float]:
     """Return the seconds of a step in each way."""
+    if step == "score":
+        subprocess.run([python("torch"), "-W", "ignore", "-c", TRAIN, str(folder)], check=True, cwd=ROOT)
+        subprocess.run([python("torch"), "-c", SET, str(folder), str(rows)], check=True, cwd=ROOT)
+        return {way: seconds(step, way, folder, "") for way in WAYS[1:]}
     if step == "evaluate":
         command = [python("tabular"), "-c", PREDICT, str(folder), str(rows), str(PREDICTIONS_PER_FILE)]
         subprocess.run(command, check=True, cwd=ROOT)
@@ -141,15 +158,16 @@ def main() -> int:
         for step in STEPS:
             took = measured(step, rows, Path(name))
             for way, each in took.items():
-                ratio, cost = took["local, 1"] / each, 1e9 * price * each / rows
+                ratio, cost = next(iter(took.values())) / each, 1e9 * price * each / rows
                 table.append([f"{step}: {way}", f"{rows / each:,.0f}", f"{ratio:.2f}", f"{cost:.2f}"])
             for engine in ("local", "Flink"):
-                gains[f"{step} {engine}"] = took[f"{engine}, 1"] / took[f"{engine}, 2"]
+                if f"{engine}, 1" in took:
+                    gains[f"{step} {engine}"] = took[f"{engine}, 1"] / took[f"{engine}, 2"]
     found = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
     header = (
         "step: engine, workers",
         "rows/s",
-        "of one local process",
+        "of the first line",
         f"cost of 10⁹ rows at {PRICE} per core-hour",
     )
     line = f"engines: a second worker gives {found} times (goal {GOAL})"

@@ -1,9 +1,10 @@
-"""Time and memory of `score` and `evaluate` from a million rows on: time grows with rows, memory does not.
+"""Time and memory of the data steps from a million rows on: time grows with rows, memory does not.
 
-``python benchmarks/rows_scaling.py [--rows N N …]`` scores as many rows of flights with two small models that
-it trains first, and evaluates the one against the other, with slices and limits of fairness. Each step is a
-process of its own; its time is that of the processor, so that other work on the machine counts less. The
-slope is that of log time over log rows between the last two numbers of rows.
+``python benchmarks/rows_scaling.py [--rows N N …]`` pins as many rows of flights by reference (`resolve`,
+`ingest`), validates them, scores them with two small models that it trains first, and evaluates the one
+against the other, with slices and limits of fairness. Each step is a process of its own, with one worker;
+its time is that of the processor, so that other work on the machine counts less. The slope is that of log
+time over log rows between the last two numbers of rows.
 """
 
 import argparse
@@ -18,8 +19,9 @@ from typing import Any
 from results import publish
 
 ROOT = Path(__file__).resolve().parents[1]
-TORCH = ROOT / ".environments" / "torch" / "bin" / "python"
-TABULAR = ROOT / ".environments" / "tabular" / "bin" / "python"
+PYTHON = {
+    name: ROOT / ".environments" / name / "bin" / "python" for name in ("ingest", "tfdv", "torch", "tabular")
+}
 SLOPE, MEMORY = 1.05, 1.10
 
 TRAIN = """
@@ -46,6 +48,36 @@ with SnapshotWriter(folder / "set", ["evaluate"]) as writer:
         key = pa.array([f"f{index}" for index in range(start, start + len(table))])
         writer.append("evaluate", table.set_column(0, "id", key))
     writer.commit(parents={}, roles=ROLES)
+"""
+
+PIN = """
+import sys
+from pathlib import Path
+from trainwright.experiment import Data
+from trainwright.ingest.ingest import ingest
+from trainwright.sources import list_source
+from trainwright.storage import Access
+folder = Path(sys.argv[1])
+section = {"source": str(folder / "set" / "data" / "evaluate"), "mode": "reference",
+           "key": "id", "time": "at", "label": "late", "engine": {"workers": 1},
+           "splits": {"train": {"start": "1970-01-01T00:00:00Z", "end": "1970-02-01T00:00:00Z"}}}
+data = Data.check(section, "benchmark")
+version = list_source(data.source, data, Access()).content_digest
+ingest(data.source, version, data, folder / "snapshot", folder / "ingest.md")
+"""
+
+VALIDATE = """
+import sys
+from pathlib import Path
+from trainwright.artifacts import Snapshot
+from trainwright.experiment import Validation
+from trainwright.validate.validate import ValidationContext, ValidationOutputs, validate_snapshot
+folder = Path(sys.argv[1])
+section = Validation.check({"engine": {"workers": 1}}, "benchmark")
+snapshot, out = Snapshot.read(folder / "snapshot"), folder / "validate"
+validate_snapshot(folder / "snapshot", snapshot.digest, section, ValidationContext("", "", "", "", ""),
+    ValidationOutputs(verdict=out / "verdict", quarantine=out / "quarantine", report=out / "report.html",
+                      summary=out / "summary.md"))
 """
 
 SCORE = """
@@ -75,14 +107,15 @@ evaluate_predictions(folder / "candidate", Snapshot.read(folder / "candidate").d
 
 COST = """
 import json, resource
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps({"seconds": used.ru_utime + used.ru_stime, "gib": used.ru_maxrss / 2**20}))
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+seconds = sum(each.ru_utime + each.ru_stime for each in used)
+print(json.dumps({"seconds": seconds, "gib": max(each.ru_maxrss for each in used) / 2**20}))
 """
 
 
-def run(python: Path, script: str, *arguments: object) -> str:
-    """Run a script, and return the last line that it wrote."""
-    command = [str(python), "-W", "ignore", "-c", script, *map(str, arguments)]
+def run(environment: str, script: str, *arguments: object) -> str:
+    """Run a script in an environment, and return the last line that it wrote."""
+    command = [str(PYTHON[environment]), "-W", "ignore", "-c", script, *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     return done.stdout.strip().rpartition("\n")[2]
 
@@ -90,10 +123,14 @@ def run(python: Path, script: str, *arguments: object) -> str:
 def measured(models: Path, rows: int) -> dict[str, dict[str, Any]]:
     """Return the seconds and the memory of each step."""
     with tempfile.TemporaryDirectory(prefix="trainwright-rows-") as name:
-        run(TORCH, SET, name, rows)
-        run(TORCH, SCORE, name, models / "model2", "baseline")
-        score = json.loads(run(TORCH, SCORE + COST, name, models / "model1", "candidate"))
-        return {"score": score, "evaluate": json.loads(run(TABULAR, EVALUATE + COST, name))}
+        run("torch", SET, name, rows)
+        found = {
+            "resolve, ingest": json.loads(run("ingest", PIN + COST, name)),
+            "validate": json.loads(run("tfdv", VALIDATE + COST, name)),
+        }
+        run("torch", SCORE, name, models / "model2", "baseline")
+        found["score"] = json.loads(run("torch", SCORE + COST, name, models / "model1", "candidate"))
+        return found | {"evaluate": json.loads(run("tabular", EVALUATE + COST, name))}
 
 
 def main() -> int:
@@ -102,11 +139,11 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000, 100_000_000])
     counts = parser.parse_args().rows
     with tempfile.TemporaryDirectory(prefix="trainwright-models-") as models:
-        run(TORCH, TRAIN, models)
+        run("torch", TRAIN, models)
         found = {rows: measured(Path(models), rows) for rows in counts}
     table, lines, met = [], [], True
     before, last = counts[-2:]
-    for step in ("score", "evaluate"):
+    for step in found[last]:
         table += [
             [step, f"{rows:,}", f"{cost[step]['seconds']:.1f} s", f"{cost[step]['gib']:.2f} GiB"]
             for rows, cost in found.items()

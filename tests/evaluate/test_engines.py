@@ -99,3 +99,19 @@ def test_flink_gives_the_bytes_of_one_process_from_a_bucket_and_a_mounted_folder
         engine = flink.engine(tmp_path).model_copy(update={"store": results})
         made = judge(tmp_path, digests, engine, "flink", uri, str(tmp_path / "baseline"))
     assert made == alone
+
+
+@needs_beam
+def test_killed_worker_on_flink_changes_nothing(tmp_path: Path) -> None:
+    digests, folders = write(tmp_path), [str(tmp_path / name) for name in ("predictions", "baseline")]
+    alone = judge(tmp_path, digests, DataEngine(workers=1), "alone")
+    with beam_clusters.flink(tmp_path) as flink:
+        with beam_clusters.killing(flink.kill_worker, tmp_path / "results"):
+            made = judge(tmp_path, digests, flink.engine(tmp_path / "results"), "flink", *folders)
+        assert made == alone
+        with (
+            beam_clusters.killing(flink.service.kill, tmp_path / "results"),
+            pytest.raises(DependencyError, match="FlinkRunner did not finish the work"),
+        ):
+            judge(tmp_path, digests, flink.engine(tmp_path / "results"), "lost", *folders)
+    assert not (tmp_path / "lost" / "verdict.json").exists()

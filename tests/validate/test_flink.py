@@ -1,28 +1,37 @@
 """Statistics on Flink with two task managers: ``make test-engines``."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from tests.engines import beam_clusters
+from trainwright.errors import DependencyError
 from trainwright.experiment import DataEngine
 from trainwright.tables import write_snapshot
 from trainwright.validate.statistics import ScanRequest, counted_as, packed, scan
 from trainwright.validate.tfdv import schema_pb2
 
 
-def test_statistics_on_flink_are_those_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["nobody", "worker", "job server"])
+def test_statistics_on_flink_are_those_of_one_process_or_a_typed_error(tmp_path: Path, victim: str) -> None:
     draw = np.random.default_rng(0)
     table = pa.table({"x": draw.normal(0, 1, 40_000), "w": draw.choice(["a", "b"], 40_000)})
-    folder = tmp_path / "snapshot"
+    folder, results = tmp_path / "snapshot", tmp_path / "results"
     manifest = write_snapshot(folder, {"train": [table]}, parents={}, roles={}, rows_per_file=500)
     shared = replace(manifest, files=tuple(replace(x, uri=str(folder / x.uri)) for x in manifest.files))
     request = ScanRequest(packed(counted_as(schema_pb2.Schema())), ("x", "w"), {"x": np.array([0.0])})
-    alone, counts = scan(folder, manifest, "train", request, DataEngine(workers=1))
     with beam_clusters.flink(tmp_path) as flink:
-        engine = flink.engine(tmp_path / "results")
-        made, found = scan(folder, shared, "train", request, engine)
+        kill = {"worker": flink.kill_worker, "job server": flink.service.kill}
+        with beam_clusters.killing(kill[victim], results) if victim in kill else nullcontext():
+            if victim == "job server":
+                with pytest.raises(DependencyError, match="FlinkRunner did not finish the work"):
+                    scan(folder, shared, "train", request, flink.engine(results))
+                return
+            made, found = scan(folder, shared, "train", request, flink.engine(results))
+    alone, counts = scan(folder, manifest, "train", request, DataEngine(workers=1))
     assert packed(made) == packed(alone)
     assert found["x"].tolist() == counts["x"].tolist()
