@@ -2,7 +2,12 @@
 
 import gc
 
+from hypothesis import settings
+
 gc.disable()  # the modules of tests and libraries leave no garbage, and the search for it takes a tenth
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 pytest_plugins = ["tests.storage.stores"]
 

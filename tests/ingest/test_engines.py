@@ -92,10 +92,10 @@ def test_option_that_beam_does_not_know_is_rejected_before_the_job(
     with pytest.raises(InputError, match=message) as caught:
         list(map_pieces(pieces_work.pid, range(3), engine, "ingest"))
     assert caught.value.where == "engine.options"
-    assert not (tmp_path / "results").exists()
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_result_that_another_process_wrote_is_rejected(tmp_path: Path) -> None:
     engine = DataEngine(name="DirectRunner", store=str(tmp_path))
-    with pytest.raises(InputError, match="another process wrote this result"):
+    with pytest.raises(InputError, match="another process wrote this file"):
         list(map_pieces(pieces_work.forge, [str(tmp_path)], engine, "ingest"))

@@ -44,7 +44,7 @@ STRETCHED = {"small": (1, 1), "whole seconds": (2**29, 10**12), "too wide for 64
 
 
 @pytest.mark.parametrize("stretched", STRETCHED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(ROW, max_size=25),
     asked=st.lists(ASKED, min_size=1, max_size=15),
@@ -80,7 +80,7 @@ def test_a_lookup_finds_what_a_search_through_every_row_finds(
 KEY = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0, 7, -5, 2**40, -(2**63), None]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=st.lists(KEY.filter(lambda key: None not in key), max_size=12), asked=st.lists(KEY, max_size=12))
 @pytest.mark.parametrize("columns", [[0], [1], [0, 1], [1, 0, 1]])
 def test_codes_are_equal_exactly_where_the_keys_are(

@@ -215,7 +215,7 @@ def test_a_job_that_has_not_ended_is_neither_a_success_nor_a_failure(scenario: s
         assert (job_status(observed).phase == "ended") == ended
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(key=st.sampled_from(JOBS), seed=st.integers(0, 2**32))
 def test_the_answer_does_not_depend_on_the_order_between_the_watches(key: tuple[str, str], seed: int) -> None:
     recording = load(*key)
@@ -259,7 +259,7 @@ def without(value: Any, draw: random.Random, share: float) -> Any:
     return kept
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(key=st.sampled_from(JOBS), seed=st.integers(0, 2**32), share=st.sampled_from([0.01, 0.05, 0.2]))
 def test_a_field_that_is_missing_is_no_error(key: tuple[str, str], seed: int, share: float) -> None:
     recording, draw = load(*key), random.Random(seed)  # noqa: S311
@@ -272,7 +272,7 @@ def test_a_field_that_is_missing_is_no_error(key: tuple[str, str], seed: int, sh
     assert isinstance(outcome, Failure) == (observed.job is not None and observed.job.ended)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(row=st.sampled_from(ENDED), every=st.integers(1, 40))
 def test_one_who_only_looks_now_and_then_knows_less_and_nothing_wrong(
     row: tuple[str, str, str, str, int | None, int | None], every: int

@@ -136,7 +136,6 @@ def test_the_store_holds_what_feasts_own_writer_would_have_written(
 
     @hypothesis.settings(
         max_examples=EXAMPLES,
-        deadline=None,
         database=None,
         phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),

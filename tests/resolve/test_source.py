@@ -54,7 +54,7 @@ def test_a_relative_path_has_the_digest_of_the_absolute_one(
     assert relative.version == absolute.version
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 4), bit=st.integers(0, 7))
 def test_any_changed_bit_changes_the_digest(source: Path, tmp_path: Path, place: int, bit: int) -> None:
     path = source / "b.csv"

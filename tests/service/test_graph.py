@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainwright.service.graph import GraphNode, draw_graph
 
 EDGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)
-SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def draw(count: int, edges: Sequence[tuple[int, int]]) -> str:

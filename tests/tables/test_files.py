@@ -67,7 +67,7 @@ def test_only_columns_that_repeat_their_values_get_a_dictionary(tmp_path: Path) 
     assert found == {"key": False, "price": False, "unique": False, "hour": True, "word": True, "flag": False}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=TABLES, cuts=st.lists(st.integers(0, 40), max_size=4), rows_per_file=st.integers(5, 50))
 def test_rows_of_all_types_come_back_and_give_the_same_bytes_however_they_were_cut(
     tmp_path: Path, table: pa.Table, cuts: list[int], rows_per_file: int

@@ -68,7 +68,7 @@ COLUMNS = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(column=COLUMNS, seed=SEEDS, skipped=st.integers(0, 3))
 def test_every_value_has_the_fingerprint_of_its_definition(
     column: tuple[pa.DataType, list], seed: int, skipped: int

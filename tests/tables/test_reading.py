@@ -312,7 +312,7 @@ def numbered(folder: Path, piece: tables.Piece, batch_rows: int = 100) -> list[i
 GROUPS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=2, max_size=4)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=GROUPS, rows=st.integers(1, 12), batch_rows=st.integers(1, 7))
 def test_every_row_is_in_exactly_one_piece_and_they_are_in_order(
     tmp_path: Path, groups: list[list[int]], rows: int, batch_rows: int

@@ -205,7 +205,7 @@ TABLE = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=TABLE, cut=st.integers(0, 40), rows_per_file=st.integers(1, 50))
 def test_any_rows_come_back_as_they_were(tmp_path: Path, content: list, cut: int, rows_per_file: int) -> None:  # type: ignore[type-arg]
     kinds = [pa.int64(), pa.string(), pa.timestamp("us"), pa.float64(), pa.bool_()]

@@ -17,7 +17,7 @@ from trainwright.errors import InputError
 from trainwright.experiment.training import Objective
 from trainwright.train.feeding.order import BalancedOrder, SampleOrder, order_of
 
-calm = settings(max_examples=40, deadline=None)
+calm = settings(max_examples=40)
 ORDERS = st.builds(
     SampleOrder,
     samples=st.integers(1, 700),

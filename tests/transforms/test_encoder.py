@@ -140,7 +140,7 @@ def exported(raw: Raw) -> Encoded:
     return Encoded(numeric.numpy(), codes.numpy())
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(rows)
 @example(HARD)
 @example([])
@@ -154,7 +154,7 @@ def test_the_encoder_gives_what_is_calculated_by_hand(found: list[tuple[object, 
         assert codes.tolist() == expected_codes
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(rows)
 @example(HARD)
 def test_training_and_program_encode_to_the_same_bits(found: list[tuple[object, ...]]) -> None:

@@ -33,7 +33,7 @@ def cuts_of(values: object) -> object:
     return cut_points(by_column(describe(batches(values), schema_pb2.Schema()))["x"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(NUMBERS, NUMBERS)
 def test_every_number_is_in_exactly_one_bin(previous: list[float], current: list[float]) -> None:
     cuts = cuts_of(previous)

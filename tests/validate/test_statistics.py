@@ -130,7 +130,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, dict[str, tuple[list[Any], pa.Dat
     return pa.table(arrays), by_hand
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(tables())
 def test_rows_of_any_types_give_what_tfdv_gives_for_them_written_out_by_hand(drawn: Any) -> None:
     table, by_hand = drawn
@@ -218,7 +218,7 @@ def test_beyond_what_is_kept_distinct_values_are_as_tfdv_finds_them_and_counts_w
         assert abs(missed) <= rows / VALUES_KEPT
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.integers(1, 999), max_size=5, unique=True))
 def test_rows_cut_anywhere_and_merged_in_parts_give_the_same_statistics(cuts: list[int]) -> None:
     table = mixed(1_000)

@@ -7,16 +7,17 @@ import re
 import secrets
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from trainwright import storage
-from trainwright.engine.tasks import EngineTask, installed_versions, lost, require_same_versions
+from trainwright.engine.tasks import installed_versions, lost, require_same_versions
 from trainwright.errors import DependencyError, InputError, TrainwrightError
 from trainwright.experiment import DataEngine
+from trainwright.tables.workers import TaskFailure
 
 _DIRECT = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 """Beam's runner for one machine. What Beam calls ``DirectRunner`` first looks for a program to download."""
@@ -35,6 +36,7 @@ def run(
     """Yield the result, or the failure, of each item in their order.
 
     Results are pickled, and signed with a key that only this job has, because others may write to the store.
+    So is the work, which may hold as much data as a worker has memory for, more than a job takes.
     """
     if engine.is_remote and not store:
         raise InputError(
@@ -45,8 +47,9 @@ def run(
     with tempfile.TemporaryDirectory(prefix="trainwright-engine-") as here:
         prefix, key = storage.join(store or here, secrets.token_hex(8)), secrets.token_bytes(32)
         options = [option.replace("{step}", step) for option in engine.options]
-        task = partial(_write, EngineTask(work, installed_versions()), prefix, key)
+        task = partial(_write, installed_versions(), prefix, key)
         try:
+            storage.create(_work_uri(prefix), _signed(work, key))
             _run_pipeline(engine, options, task, items)
             with ThreadPoolExecutor(_THREADS) as threads:
                 for start in range(0, len(items), _READ_AHEAD):
@@ -54,7 +57,7 @@ def run(
                     yield from threads.map(partial(_read, prefix, key, engine.name), places)
         finally:
             with suppress(TrainwrightError):  # the first failure is the one to report
-                storage.remove([_uri(prefix, place) for place in range(len(items))])
+                storage.remove([_work_uri(prefix), *(_uri(prefix, place) for place in range(len(items)))])
 
 
 def _run_pipeline(
@@ -69,7 +72,7 @@ def _run_pipeline(
             beam: Any = apache_beam  # its functions have no types
             # Reshuffled, so that Beam does not fuse items into one unit of work.
             spread = pipeline | beam.Create(list(enumerate(items))) | beam.Reshuffle()
-            _ = spread | "Work" >> beam.Map(task)  # named, or the name would have all data of the task
+            _ = spread | "Work" >> beam.Map(task)
             state = pipeline.run().wait_until_finish()
         except NotImplementedError as error:  # such as an option that this runner needs
             raise _rejected(engine, str(error)) from None
@@ -132,12 +135,22 @@ def _rejected(engine: DataEngine, why: str) -> InputError:
     )
 
 
-def _write(task: EngineTask, prefix: str, key: bytes, numbered: tuple[int, Any]) -> None:
+def _write(versions: Mapping[str, str], prefix: str, key: bytes, numbered: tuple[int, Any]) -> None:
     """Do one item and write its result; the first result counts, as Beam may try twice."""
     place, item = numbered
-    content = pickle.dumps(task(item), protocol=pickle.HIGHEST_PROTOCOL)
+    try:
+        require_same_versions(installed_versions(), versions, "engine.options")
+        result = _work(_work_uri(prefix), key)(item)
+    except Exception as error:
+        result = TaskFailure.of(error)
     with suppress(storage.AlreadyExists):
-        storage.create(_uri(prefix, place), hmac.digest(key, content, "sha256") + content)
+        storage.create(_uri(prefix, place), _signed(result, key))
+
+
+@lru_cache(maxsize=1)
+def _work(uri: str, key: bytes) -> Callable[[Any], Any]:
+    found: Callable[[Any], Any] = _verified(storage.read_bytes(uri), uri, key)
+    return found
 
 
 def _read(prefix: str, key: bytes, runner: str, place: int) -> Any:
@@ -146,13 +159,26 @@ def _read(prefix: str, key: bytes, runner: str, place: int) -> Any:
         content = storage.read_bytes(uri)
     except InputError:
         raise lost(runner, f"the result of item {place} is not there") from None
+    return _verified(content, uri, key)
+
+
+def _signed(value: object, key: bytes) -> bytes:
+    content = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    return hmac.digest(key, content, "sha256") + content
+
+
+def _verified(content: bytes, uri: str, key: bytes) -> Any:
     if not hmac.compare_digest(hmac.digest(key, content[_SIGNATURE:], "sha256"), content[:_SIGNATURE]):
         raise InputError(
-            "another process wrote this result of a worker",
+            "another process wrote this file of a job",
             where=uri,
             hint="Let only this step and its workers write to engine.store.",
         )
     return pickle.loads(content[_SIGNATURE:])  # noqa: S301  # nosec B301
+
+
+def _work_uri(prefix: str) -> str:
+    return f"{prefix}.work"
 
 
 def _uri(prefix: str, place: int) -> str:

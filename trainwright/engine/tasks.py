@@ -1,16 +1,13 @@
-"""One item's work on a worker of an engine: same packages as the step, errors as values."""
+"""Check that workers of an engine have the packages of the step; the error of an engine that gave up."""
 
 import sysconfig
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import distributions
 from platform import python_version
-from typing import Any
 
 import trainwright
 from trainwright.errors import DependencyError, InputError
-from trainwright.tables.workers import TaskFailure
 
 
 @cache
@@ -38,22 +35,6 @@ def require_same_versions(worker: Mapping[str, str], step: Mapping[str, str], wh
             where=where,
             hint="Run the workers from the image of this step.",
         )
-
-
-@dataclass(frozen=True)
-class EngineTask:
-    """Work as workers get it, with the packages of the step that submits it."""
-
-    work: Callable[[Any], Any]
-    versions: Mapping[str, str]
-
-    def __call__(self, item: Any) -> Any:
-        """Return the result of one item, or the :class:`TaskFailure`."""
-        try:
-            require_same_versions(installed_versions(), self.versions, "engine.options")
-            return self.work(item)
-        except Exception as error:
-            return TaskFailure.of(error)
 
 
 def lost(engine: str, error: object) -> DependencyError:
