@@ -150,13 +150,14 @@ def measured(step: str, rows: int, folder: Path) -> dict[str, float]:
 def main() -> int:
     """Measure, print the table, and say whether the goal is met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     rows = parser.parse_args().rows
     price = (os.cpu_count() or 1) * PRICE / 3600
     table, gains = [], {}
     with tempfile.TemporaryDirectory(prefix="trainwright-snapshots-") as name:
         for step in STEPS:
             took = measured(step, rows, Path(name))
+            sys.stderr.write(f"{step}: {took}\n")
             for way, each in took.items():
                 ratio, cost = next(iter(took.values())) / each, 1e9 * price * each / rows
                 table.append([f"{step}: {way}", f"{rows / each:,.0f}", f"{ratio:.2f}", f"{cost:.2f}"])
