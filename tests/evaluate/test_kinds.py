@@ -1,4 +1,4 @@
-"""Every kind of label: figures by another road, intervals that hold, and rules that fit."""
+"""Every kind of label: figures by another method, intervals that hold, and rules that fit."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The flights' rows and features, recomputed from the CSV files by another road."""
+"""The flights' rows and features, recomputed from the CSV files by another method."""
 
 import csv
 import json

@@ -59,7 +59,7 @@ def test_a_window_holds_its_start_and_not_its_end() -> None:
 
 
 def test_shares_follow_the_documented_rule_exactly() -> None:
-    """By another road: whole numbers of Python, one row at a time."""
+    """By another method: whole numbers of Python, one row at a time."""
     divided = division(data(splits={"b": {"fraction": 0.1}, "a": {"fraction": 0.2}, "c": {"fraction": 0.3}}))
     ids = [f"f{n}" for n in range(3000)]
     names = [divided.names[place] for place in divided.places(pa.table({"id": ids}))]

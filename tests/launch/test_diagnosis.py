@@ -548,7 +548,7 @@ def with_gpus(recording: Recording, count: int) -> Recording:
 
 
 def seconds(text: str) -> int:
-    """The independent road: read the time of day by hand."""
+    """An independent method: read the time of day by hand."""
     hours, minutes, rest = text.removesuffix("Z").partition("T")[2].split(":")
     return int(hours) * 3600 + int(minutes) * 60 + int(rest)
 

@@ -144,7 +144,7 @@ def told(recording: Recording) -> ObservedJob:
 
 
 def has_ended(events: Sequence[Seen]) -> bool:
-    """The independent road: look at the raw objects of the job alone."""
+    """An independent method: look at the raw objects of the job alone."""
     jobs = [event for event in events if event.kind == "PyTorchJob"]
     conditions = [entry for event in jobs for entry in event.body.get("status", {}).get("conditions", [])]
     last = any(entry["type"] in {"Succeeded", "Failed"} and entry["status"] == "True" for entry in conditions)

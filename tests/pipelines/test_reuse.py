@@ -3,7 +3,7 @@
 Each row changes one thing about a source or a run, or several that must change nothing, and says from first
 principles what must follow: a step whose input could make a difference is done, any other is reused. That
 nothing stale was given is seen by the last step's answer, which is compared with what the files say when they
-are read by another road.
+are read by another method.
 """
 
 import json

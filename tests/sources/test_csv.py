@@ -365,7 +365,7 @@ def test_any_bytes_are_a_table_or_a_typed_error(tmp_path: Path, content: bytes) 
     )
 )
 def test_what_stays_text_is_what_was_written(tmp_path: Path, rows: list[list[str]]) -> None:
-    """Python's own csv is the other road to the values."""
+    """Python's own csv is another way to the values."""
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as stream:
         csv.writer(stream).writerows([["x", "y", "z"], *rows])

@@ -1,4 +1,4 @@
-"""The fingerprint of one value by its definition, a step at a time and without Arrow: the other road."""
+"""The fingerprint of one value by its definition, a step at a time and without Arrow."""
 
 import datetime as dt
 import math

@@ -1,4 +1,4 @@
-"""Targets, weights of classes, focal loss, thresholds: each number by another road."""
+"""Targets, weights of classes, focal loss, thresholds: each number by another method."""
 
 import itertools
 import json

@@ -26,7 +26,9 @@ PARENTS = {"entities": "e" * 64, "features": "f" * 64, "features.weather": "a" *
 
 
 @pytest.fixture(scope="module", params=["standard", "quantile"])
-def road(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+def written_model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, str]:
     """A training set whose training rows end with odd ones, a model of it, and how numbers were scaled."""
     folder = tmp_path_factory.mktemp(request.param)
     splits = {"train": with_odd_rows(900, 1), "evaluate": with_odd_rows(300, 2)}
@@ -47,9 +49,9 @@ def by_lists(table: pa.Table, predictor: Predictor) -> dict[str, list[object]]:
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch before 2.13, as it reads
 def test_what_is_learned_from_is_what_is_served_to_the_bit(
-    road: tuple[Path, Path, str], alone: Ranks, tmp_path: Path
+    written_model: tuple[Path, Path, str], alone: Ranks, tmp_path: Path
 ) -> None:
-    folder, model, scaling = road
+    folder, model, scaling = written_model
     network = Mlp(**NETWORK | {"scaling": scaling})
     transforms, labels = fit(source(folder), network, alone)
     learned = encode(source(folder), transforms, labels, tmp_path / "encoded", alone).take(
@@ -91,10 +93,10 @@ def encoded_by(program: torch.export.ExportedProgram, tensors: list[torch.Tensor
 
 
 def test_the_exported_program_scores_odd_rows_as_the_trained_network_does(
-    road: tuple[Path, Path, str],
+    written_model: tuple[Path, Path, str],
 ) -> None:
     """Another process gives the same bits: tests/train/test_program.py."""
-    folder, model, scaling = road
+    folder, model, scaling = written_model
     predictor = serving.load(model)
     architecture = make(Mlp(**NETWORK | {"scaling": scaling}))
     network = architecture.build(Inputs(Target("binary", (0.5, 0.5)), predictor.transforms)).eval()
@@ -108,8 +110,10 @@ def test_the_exported_program_scores_odd_rows_as_the_trained_network_does(
     assert trained.tobytes() == predictor.predict(by_lists(rows, predictor)).tobytes()
 
 
-def test_a_model_names_its_transforms_and_what_its_features_came_from(road: tuple[Path, Path, str]) -> None:
-    _, model, _ = road
+def test_a_model_names_its_transforms_and_what_its_features_came_from(
+    written_model: tuple[Path, Path, str],
+) -> None:
+    _, model, _ = written_model
     predictor, manifest = serving.load(model), Model.read(model)
     assert manifest.parents == PARENTS | {
         "training_set": manifest.training_data,

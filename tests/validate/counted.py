@@ -1,4 +1,4 @@
-"""A fast road from rows to the drift decision: rows are counted by numpy, all that follows is the gate's own.
+"""A fast path from rows to the drift decision: rows are counted by numpy, all that follows is the gate's own.
 
 A split of 25,000 rows through Parquet, TFDV's sketches and the page takes a second; through here, some
 milliseconds. ``test_study.py`` shows that both roads give the same numbers.

@@ -23,7 +23,7 @@ def of_dataframe(frame: Any, **given: Any) -> Any:
 
 
 def of_lists(columns: dict[str, tuple[list[Any], pa.DataType]], **given: Any) -> Any:
-    """TFDV's in-memory road on rows written out by hand: a null, or a list of values."""
+    """TFDV's in-memory method on rows written out by hand: a null, or a list of values."""
     batch = pa.RecordBatch.from_arrays(
         [pa.array(rows, pa.large_list(kind)) for rows, kind in columns.values()], list(columns)
     )

@@ -98,7 +98,7 @@ def test_more_rows_than_may_be_taken_out_refuse_the_data(
 def test_every_row_taken_out_breaks_a_rule_and_no_other_row_does(
     judge: Judge, rows: Table, strict: str
 ) -> None:
-    """An independent road: the rules written out in Python, over rows with faults everywhere."""
+    """An independent method: the rules written out in Python, over rows with faults everywhere."""
     draw = np.random.default_rng(8)
     hour = draw.integers(-3, 27, 2_000).tolist()
     delay = [None, float("nan"), float("inf"), 1.0] * 500

@@ -1,4 +1,4 @@
-"""The road from Arrow batches to TFDV's statistics changes nothing but its speed."""
+"""The path from Arrow batches to TFDV's statistics changes nothing but its speed."""
 
 import datetime as dt
 import decimal
@@ -85,7 +85,7 @@ DAY, MOMENT = dt.date(1970, 1, 1), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def unsigned(number: float) -> float:
-    """Take the sign off a zero: which of two equal numbers bounds a bucket is chance, on every road."""
+    """Take the sign off a zero: which of two equal numbers bounds a bucket is chance, on every path."""
     return number + 0.0
 
 

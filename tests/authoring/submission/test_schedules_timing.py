@@ -1,4 +1,4 @@
-"""A schedule fires when the controller's own rules say so: minute by minute, by another road."""
+"""A schedule fires when the controller's own rules say so: minute by minute, by another method."""
 
 import functools
 from datetime import UTC, datetime, timedelta
