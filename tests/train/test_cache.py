@@ -184,6 +184,9 @@ def test_advised_size_of_the_cache_holds_the_split(tmp_path: Path) -> None:
     advised = re.search(r"cache_gib to (\S+)", said)
     assert advised
     assert float(advised[1]) * 2**30 >= split.size
+    fast = split.describe({"input_needed_per_s": 2.0, "input_given_per_s": 20.0}, 0.5)
+    assert "Put" not in fast
+    assert "set training" not in fast
 
 
 def test_least_recently_used_shard_is_evicted_first(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from trainwright.validate.statistics import ScanRequest, counted_as, packed, sca
 from trainwright.validate.tfdv import schema_pb2
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
 @pytest.mark.parametrize("victim", ["nobody", "worker", "job server"])
 def test_statistics_on_flink_are_those_of_one_process_or_a_typed_error(tmp_path: Path, victim: str) -> None:
     draw = np.random.default_rng(0)

@@ -79,10 +79,6 @@ def ingest(source: str, source_version: str, data: Data, folder: Path, summary: 
     if any(one.refusal for one in sizes):
         write_summary(summary, location, sizes)
         reject(sizes)
-    place = storage.local_path(data.store) if data.store else folder
-    if data.mode == "copy" and place:
-        size = sum(entry.size for entry in listing.files)
-        warn_of_disk("the files of the copy", size, place, "Set data.mode: reference, or data.store.")
     with only_writer(folder):
         commit: FolderCommit | StoreCommit = FolderCommit(folder)
         if data.store:
@@ -176,6 +172,10 @@ class _Run:
 
     def make(self) -> Snapshot:
         """Make the shards that are not there yet, judge them all, and commit."""
+        place = storage.local_path(self.data.store) if self.data.store else self.folder
+        if self.data.mode == "copy" and place:
+            size = sum(entry.size for entry in self.listing.files)
+            warn_of_disk("the files of the copy", size, place, "Set data.mode: reference, or data.store.")
         try:
             reports, schema, label = self._shards()
             totals = add_up(reports, division(self.data).names)

@@ -340,7 +340,7 @@ class ShardedSplit:
         return {"input_encoded_per_s": rate, "input_encoded_times": times}
 
     def describe(self, rates: Mapping[str, float], waited: float) -> str:
-        """Describe what the steps needed and the input gave, with a hint if they waited much."""
+        """Describe what the steps needed and the input gave, with a hint if they waited much for a slower input."""
         needed, given = rates["input_needed_per_s"], rates["input_given_per_s"]
         line = f"input: the steps need {needed:,.0f} samples/s, the input gives {given:,.0f}; "
         line += f"they waited {waited:.0%} of the time"
@@ -349,7 +349,7 @@ class ShardedSplit:
                 f"; this process read and encoded {rates['input_encoded_per_s']:,.0f} samples/s, "
                 f"{rates['input_encoded_times']:.1f} times the split"
             )
-        if waited < _WAITS_MUCH:
+        if waited < _WAITS_MUCH or given >= needed:  # else only the first batch was late
             return line
         if self.cached_whole:
             return f"{line}. Put training.feeding.cache on a faster disk"
