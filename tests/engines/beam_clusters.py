@@ -101,6 +101,7 @@ taskmanager:
     jvm-overhead: {{min: 64m, max: 64m}}
 restart-strategy: {{type: fixed-delay, fixed-delay: {{attempts: 5, delay: 2 s}}}}
 heartbeat: {{timeout: 30000}}
+io: {{tmp: {{dirs: {folder}}}}}
 """
 
 
@@ -110,7 +111,7 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
     if not (FLINK / ".made").exists() or shutil.which("java") is None:
         pytest.skip("no Flink: make test-engines, with Maven and Java 17")
     rpc, rest, jobs, artifacts, pool = (free_port() for _ in range(5))
-    (folder / "config.yaml").write_text(CONFIG.format(rpc=rpc, rest=rest))
+    (folder / "config.yaml").write_text(CONFIG.format(rpc=rpc, rest=rest, folder=folder))
     java = [*JAVA, "-Xmx512m", "-cp"]
     own = os.pathsep.join(str(jar) for jar in FLINK.glob("*.jar") if not jar.name.startswith("beam-"))
     cluster = [*java, own]  # Beam's classes come with each job, as on a cluster that others use, too

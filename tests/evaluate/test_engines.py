@@ -102,6 +102,7 @@ def test_flink_gives_the_bytes_of_one_process_from_a_bucket_and_a_mounted_folder
 
 
 @needs_beam
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
 def test_killed_worker_on_flink_changes_nothing(tmp_path: Path) -> None:
     digests, folders = write(tmp_path), [str(tmp_path / name) for name in ("predictions", "baseline")]
     alone = judge(tmp_path, digests, DataEngine(workers=1), "alone")
