@@ -59,7 +59,10 @@ def test_runs_of_this_month_in_all_experiments_count_against_a_budget(registry: 
     check_budgets(budget(1.0, owner="ada", model="other", hard=1), registry)
 
 
-def test_spending_has_values_and_waste_of_each_run(registry: Registry) -> None:
+def test_spending_has_values_and_waste_of_each_run_of_all_pages(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwright.tracking.server._PAGE", 1)
     found = {one.run: one for one in read_spending(open_client(registry.tracking_uri), start_of_month())}
     assert sorted(found) == ["a", "b", "d"]
     assert (found["d"].values["owner"], found["d"].cost, found["d"].waste) == ("bob", 9.0, {"idle": 2.25})

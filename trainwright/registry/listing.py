@@ -10,7 +10,7 @@ from trainwright.experiment import Registry
 from trainwright.registry.download import find_version, require_database
 from trainwright.registry.names import STAGE
 from trainwright.registry.versions import quoted, registered_model
-from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.server import open_client, persist, search_all
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _TAG = "trainwright."
 _DIGITS = 8
-_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,8 @@ def list_versions(registry: Registry) -> list[VersionSummary]:
 
 
 def all_versions(client: "MlflowClient", name: str) -> "Iterator[ModelVersion]":
-    """Yield all versions of a model, page by page."""
-    token = None
-    while True:
-        page = client.search_model_versions(f"name = {quoted(name)}", max_results=_PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
+    """Yield all versions of a model."""
+    return search_all(client.search_model_versions, f"name = {quoted(name)}")
 
 
 def show_version(registry: Registry, which: str) -> VersionSummary:

@@ -15,7 +15,7 @@ from trainwright.lineage import Derivation, ancestors, derivation_of
 from trainwright.registry.download import download_version, find_version, require_database
 from trainwright.registry.evidence import EVIDENCE
 from trainwright.registry.names import PRODUCTION
-from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.server import open_client, persist, search_all
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _CHAIN = ("source", "data", "training_data", "model")
 _NAMES = {"training_data": "training_set"}
 _STEPS = {"data": "ingest", "training_data": "join", "model": "train"}
-_PAGE = 1000
 
 
 def download_evidence(registry: Registry, which: str, folder: Path) -> dict[str, Any]:
@@ -101,7 +100,8 @@ def read_lineage(registry: Registry, which: str) -> dict[str, Any]:
 
     def read() -> dict[str, Any]:
         client = open_client(uri)
-        found = {f"{one.name}/{one.version}": list(_from_tags(one.tags)) for one in _versions(client)}
+        versions = search_all(client.search_model_versions)
+        found = {f"{one.name}/{one.version}": list(_from_tags(one.tags)) for one in versions}
         start = ""
         if which:
             version = find_version(client, registry.model, which)
@@ -111,15 +111,6 @@ def read_lineage(registry: Registry, which: str) -> dict[str, Any]:
         return {"start": start, "versions": derivations}
 
     return persist(read, uri, registry.retry_s)
-
-
-def _versions(client: "MlflowClient") -> Iterator["ModelVersion"]:
-    token = None
-    while True:
-        page = client.search_model_versions(max_results=_PAGE, page_token=token)
-        yield from page
-        if not (token := page.token):
-            return
 
 
 def _from_tags(tags: Mapping[str, str]) -> Iterator[Derivation]:

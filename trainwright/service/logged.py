@@ -18,7 +18,7 @@ from trainwright.local.run_index import RunFilter, RunSummary
 from trainwright.service.runs import RunDetail, RunPage, owners_of
 from trainwright.service.settings import Settings
 from trainwright.tracking.run_log import PARENT, PREFIX, mlflow_name, nested_in
-from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.server import experiment_ids, open_client, persist
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,7 +44,7 @@ def list_logged(settings: Settings, conditions: RunFilter, *, after: str, limit:
     queries = list(_queries(conditions))
 
     def read(client: "MlflowClient") -> RunPage:
-        places, order = _experiments(client), ["attributes.start_time DESC"]
+        places, order = experiment_ids(client), ["attributes.start_time DESC"]
         for query in queries:
             found = client.search_runs(
                 places, query, max_results=limit, order_by=order, page_token=after or None
@@ -160,11 +160,7 @@ def _related(client: "MlflowClient", start: str) -> "Iterator[RunSummary]":
 
 
 def _search(client: "MlflowClient", query: str) -> "list[Run]":
-    return list(client.search_runs(_experiments(client), query, max_results=_MOST))
-
-
-def _experiments(client: "MlflowClient") -> list[str]:
-    return [one.experiment_id for one in client.search_experiments()]
+    return list(client.search_runs(experiment_ids(client), query, max_results=_MOST))
 
 
 def _listed(run: "Run") -> RunSummary:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from trainwright.errors import InputError
 from trainwright.experiment import PromotionRequest, Registry
@@ -19,13 +18,9 @@ from trainwright.service import runs
 from trainwright.service.logged import find_logged, find_related
 from trainwright.service.runs import VersionLineage
 from trainwright.service.settings import Settings
-from trainwright.tracking.server import open_client, persist
+from trainwright.tracking.server import open_client, persist, search_all
 from trainwright.verdicts import Verdict
 
-if TYPE_CHECKING:
-    from mlflow.entities.model_registry import RegisteredModel
-
-_PAGE = 1000
 _ANY = "any"
 """A model's name where the section needs one and none is used."""
 
@@ -52,18 +47,8 @@ class PromotionAnswer:
 def list_models(settings: Settings) -> list[ModelSummary]:
     """Return the registered models by name."""
     registry = settings.registry_of(_ANY)
-
-    def read() -> "list[RegisteredModel]":
-        client, token = open_client(registry.tracking_uri), None
-        found: list[RegisteredModel] = []
-        while True:
-            page = client.search_registered_models(max_results=_PAGE, page_token=token)
-            found += page
-            token = page.token
-            if not token:
-                return found
-
-    models = persist(read, registry.tracking_uri, 0)
+    client = open_client(registry.tracking_uri)
+    models = persist(lambda: [*search_all(client.search_registered_models)], registry.tracking_uri, 0)
     return [
         ModelSummary(name=model.name, aliases={name: str(version) for name, version in model.aliases.items()})
         for model in sorted(models, key=lambda model: model.name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainwright.documents import Document
 from trainwright.tracking.history import HISTORY_KEY, TrackingDestination, run_of
+from trainwright.tracking.server import experiment_ids
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -121,8 +122,7 @@ def settle_retried(client: "MlflowClient", run_id: str, result: str) -> None:
 
     Argo keeps nodes that succeeded, so Kubeflow's Retry repeats no exit handler that logged the failure.
     """
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    for run in client.search_runs(experiments, f"tags.`{PREFIX}run` = '{run_id}'"):
+    for run in client.search_runs(experiment_ids(client), f"tags.`{PREFIX}run` = '{run_id}'"):
         if run.data.tags.get(f"{PREFIX}state") not in {"failed", "cancelled"}:
             continue
         for name in run.data.tags:

@@ -2,10 +2,10 @@
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from trainwright.artifacts import Model
@@ -15,8 +15,10 @@ from trainwright.retries import GaveUp, retry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.store.entities import PagedList
 
 SQLITE = "sqlite:///"
+_PAGE = 1000
 _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
 _AWAY = {"TEMPORARILY_UNAVAILABLE", "INTERNAL_ERROR", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
 _SETTINGS = {
@@ -49,6 +51,22 @@ def open_client(tracking_uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def search_all(search: "Callable[..., PagedList[Result]]", *query: Any) -> Iterator[Result]:
+    """Yield all that a search of MLflow's client finds, page by page."""
+    token = None
+    while True:
+        page = search(*query, max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def experiment_ids(client: "MlflowClient") -> list[str]:
+    """Return the ids of all experiments."""
+    return [one.experiment_id for one in search_all(client.search_experiments)]
 
 
 def database(tracking_uri: str) -> Path:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.artifacts.cost import GROUPS, Spending
 from trainwright.tracking.run_log import PREFIX
+from trainwright.tracking.server import experiment_ids, search_all
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
 
 WASTE = "waste/"
 """Beginning of the names of metrics with lost parts of a cost."""
-
-_PAGE = 1000
 
 
 def start_of_month() -> datetime:
@@ -27,15 +26,9 @@ def read_spending(client: "MlflowClient", since: datetime) -> list[Spending]:
     Raises:
         MlflowException, OSError: The server does not answer.
     """
-    experiments = [one.experiment_id for one in client.search_experiments(max_results=_PAGE)]
     query = f"tags.`{PREFIX}currency` != '' AND attributes.start_time >= {int(since.timestamp() * 1000)}"
-    found: list[Spending] = []
-    token: str | None = ""
-    while token is not None and experiments:
-        page = client.search_runs(experiments, query, max_results=_PAGE, page_token=token or None)
-        found += [_spending(run) for run in page]
-        token = page.token or None
-    return found
+    found = search_all(client.search_runs, experiment_ids(client), query)
+    return [_spending(run) for run in found]
 
 
 def _spending(run: "Run") -> Spending:

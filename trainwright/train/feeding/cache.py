@@ -340,7 +340,7 @@ class ShardedSplit:
         return {"input_encoded_per_s": rate, "input_encoded_times": times}
 
     def describe(self, rates: Mapping[str, float], waited: float) -> str:
-        """Describe what the steps needed and the input gave, with a hint if they waited much for a slower input."""
+        """Describe what the steps needed and the input gave, with a hint if a slower input made them wait."""
         needed, given = rates["input_needed_per_s"], rates["input_given_per_s"]
         line = f"input: the steps need {needed:,.0f} samples/s, the input gives {given:,.0f}; "
         line += f"they waited {waited:.0%} of the time"
