@@ -105,6 +105,7 @@ class SparkCluster(Cluster):
         program = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
         opts = f"-Dspark.master.rest.port={self.rest_port}"
         always = {"SPARK_HOME": home, "SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": opts}
+        always["SPARK_LOCAL_HOSTNAME"] = "127.0.0.1"
         self.start(command.pop(0), [*program, *command, "--webui-port", "0"], always | variables)
 
     def start_master(self, **variables: str) -> None:

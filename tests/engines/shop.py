@@ -49,8 +49,6 @@ def spark_conf(cluster: SparkCluster) -> dict[str, str]:
         "spark.master.rest.port": str(cluster.rest_port),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": str(cluster.folder / "other"),
@@ -212,6 +210,7 @@ def in_settings(repository: Path, before: str, after: str) -> Path:
 def on_spark(folder: Path, port: int) -> dict[str, Any]:
     """Do everything on a standalone cluster of two workers."""
     cluster = SparkCluster(folder)
+    os.environ["SPARK_LOCAL_HOSTNAME"] = "pod.invalid"  # as in a pod, whose name no executor can resolve
     with running(cluster):
         return {
             **_without_executors(folder, cluster),

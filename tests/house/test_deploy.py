@@ -13,7 +13,14 @@ from pipelines import promote_model, train_and_register
 from pipelines.train_and_register import DATABASE, SECRETS
 from tests.launch.kustomized import resolved
 from trainwright.authoring import arguments
-from trainwright.authoring.tasks import KFP_STORE, SUMMARIZE, SUMMARIZE_FOLDER
+from trainwright.authoring.tasks import (
+    KFP_STORE,
+    KFP_STORE_KEYS,
+    STORE,
+    STORE_SETTINGS,
+    SUMMARIZE,
+    SUMMARIZE_FOLDER,
+)
 from trainwright.experiment.experiment import OWNER_LABELS
 from trainwright.launch.manifests import QUEUE
 from trainwright.registry.policy import PolicyFile
@@ -246,14 +253,27 @@ def test_flink_runs_the_image_of_the_step_and_takes_jobs_from_steps_alone() -> N
     [jobs] = made["Deployment", "flink-ingest-jobs"]["spec"]["template"]["spec"]["containers"]
     beam = locked_version("apache-beam", "ingest/requirements.lock")
     assert jobs["image"] == f"apache/beam_{cluster['image'].replace(':', '')}_job_server:{beam}"
-    ports = {port["port"] for port in made["Service", "flink-ingest"]["spec"]["ports"]}
+    # The operator makes Services flink-ingest and flink-ingest-rest, and takes over others of these names.
+    ports = {port["port"] for port in made["Service", "flink-ingest-jobs"]["spec"]["ports"]}
     assert {f"--job-port={max(ports)}", f"--artifact-port={min(ports)}"} <= set(jobs["args"])
     _, submitted = made["NetworkPolicy", "trainwright-engine-flink"]["spec"]["ingress"]
     for rule in (submitted, *made["NetworkPolicy", "trainwright-steps-flink"]["spec"]["egress"]):
         assert {port["port"] for port in rule["ports"]} == ports
     text = (DEPLOY / "engines" / "flink.yaml").read_text()
-    for option in re.findall(r"^#\s+- (--\S+)", text, re.MULTILINE):
+    options = re.findall(r"^#\s+- (--\S+)", text, re.MULTILINE)
+    assert f"--job_endpoint=flink-{{step}}-jobs:{max(ports)}" in options
+    for option in options:
         assert option in (ROOT / "docs" / "engines.md").read_text() or option == "--parallelism=2"
+
+
+def test_workers_of_flink_reach_stores_as_steps_do() -> None:
+    cluster = engine_objects("flink")["FlinkDeployment", "flink-ingest"]["spec"]
+    [worker] = cluster["taskManager"]["podTemplate"]["spec"]["containers"]
+    sources = [(kind, ref["name"]) for one in worker["envFrom"] for kind, ref in one.items()]
+    assert sources == [("configMapRef", STORE), ("secretRef", STORE)]
+    given = {one["name"]: next(iter(one["valueFrom"].values()))["key"] for one in worker["env"]}
+    renamed = {name: key for key, name in STORE_SETTINGS.items() if key != name}
+    assert given == renamed | {name: key for key, name in KFP_STORE_KEYS.items()}
 
 
 def test_no_role_of_ours_reads_secrets_of_the_namespace() -> None:

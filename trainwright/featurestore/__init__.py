@@ -22,7 +22,7 @@ from trainwright.featurestore.service import (
     offline_files,
     open_service,
 )
-from trainwright.featurestore.spark import accepts_connections, require_same_feast, spark_session
+from trainwright.featurestore.spark import address_towards, require_same_feast, spark_session
 
 __all__ = [
     "SETTINGS",
@@ -31,7 +31,7 @@ __all__ = [
     "OnlineView",
     "Service",
     "View",
-    "accepts_connections",
+    "address_towards",
     "broken_offline_file",
     "checked_out",
     "close_store",

@@ -74,7 +74,8 @@ def _start(conf: Mapping[str, str], where: str) -> Any:
         raise InputError(what, where=f"{where}: spark_conf", hint="Correct the name.")
     master = conf.get("spark.master", "")
     if master.startswith(_STANDALONE):
-        _require_master(master, conf.get(_REST_PORT, "6066"), where)
+        # Spark's default is the host's name, which executors cannot resolve if it is a pod's.
+        conf = {"spark.driver.host": _require_master(master, conf.get(_REST_PORT, "6066"), where), **conf}
     # Spark would start "python3", which may be one without Feast; all its nodes run the same image.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
@@ -84,29 +85,29 @@ def _start(conf: Mapping[str, str], where: str) -> Any:
         raise DependencyError(what, where=where, hint=_AGAIN) from error
 
 
-def accepts_connections(address: str) -> bool:
-    """Return True if a server accepts connections at ``HOST:PORT``.
+def address_towards(server: str) -> str:
+    """Return this machine's address for a server at ``HOST:PORT``; '' if it accepts no connections.
 
     Raises:
         ValueError: The address has another form.
     """
-    parts = urlsplit(f"//{address}")
+    parts = urlsplit(f"//{server}")
     if not (parts.hostname and parts.port):
-        raise ValueError(f"expected HOST:PORT, found {address!r}")
+        raise ValueError(f"expected HOST:PORT, found {server!r}")
     try:
-        socket.create_connection((parts.hostname, parts.port), _CONNECT_S).close()
+        with socket.create_connection((parts.hostname, parts.port), _CONNECT_S) as connection:
+            return str(connection.getsockname()[0])
     except OSError:
-        return False
-    return True
+        return ""
 
 
-def _require_master(master: str, rest_port: str, where: str) -> None:
-    """Check that a standalone master answers, and that it runs our version if its REST server tells it."""
+def _require_master(master: str, rest_port: str, where: str) -> str:
+    """Return our address for a standalone master, which runs our version if its REST server tells it."""
     from pyspark import __version__  # type: ignore[import-not-found,unused-ignore]
 
     addresses = master.removeprefix(_STANDALONE).split(",")
     try:
-        answering = [address for address in addresses if accepts_connections(address)]
+        answering = {address: own for address in addresses if (own := address_towards(address))}
     except ValueError:
         what = f"expected spark://HOST:PORT, found {master!r}"
         raise InputError(what, where=f"{where}: spark.master", hint="Correct it.") from None
@@ -124,6 +125,7 @@ def _require_master(master: str, rest_port: str, where: str) -> None:
                 where=where,
                 hint=_SAME,
             )
+    return next(iter(answering.values()))
 
 
 def _watch(session: Any, ended: threading.Event, lost: threading.Event) -> None:

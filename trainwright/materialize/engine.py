@@ -15,7 +15,7 @@ from trainwright.featurestore import (
     SETTINGS,
     Online,
     OnlineView,
-    accepts_connections,
+    address_towards,
     require_same_feast,
     spark_session,
 )
@@ -115,7 +115,7 @@ def _ray_node(address: str) -> Iterator[None]:
     Only a node of the cluster can drive Ray Data: Ray's client (``ray://``) cannot, as of Ray 2.60.
     """
     try:
-        answers = accepts_connections(address)
+        answers = address_towards(address)
     except ValueError as error:
         hint = "Name HOST:PORT of the cluster's GCS, such as ray-head:6379: Ray's client cannot run Ray Data."
         raise InputError(str(error), where=f"{_WHERE}.ray_address", hint=hint) from None
