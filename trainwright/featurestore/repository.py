@@ -189,7 +189,7 @@ def open_folder(repository: str) -> Path:
 
 
 @functools.cache
-def _defer_type_checks() -> None:
+def defer_type_checks() -> None:
     """Let typeguard instrument a method of Feast when it is first called, not all of them while Feast loads.
 
     For each of 242 methods it parses and compiles the whole module again: 3.6 of 5.6 seconds (typeguard 4.6).
@@ -215,7 +215,7 @@ def _defer_type_checks() -> None:
 
 def open_settings(folder: Path) -> Any:
     """Read a repository's settings; nothing of Feast is loaded before."""
-    _defer_type_checks()
+    defer_type_checks()
     from feast.repo_config import load_repo_config
 
     try:
