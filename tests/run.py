@@ -203,8 +203,8 @@ def surroundings() -> dict[str, str]:
     """Return the variables that pytest runs with.
 
     Compiled files are written and found again, or each of the hundreds of Pythons that tests start would
-    compile what it imports. Threads of torch and of numpy's BLAS that spin while they wait take the core of the
-    other pytest.
+    compile what it imports. Threads of torch and of numpy's BLAS that spin while they wait take the core of
+    the other pytest.
     """
     found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {"OMP_NUM_THREADS": "1"} | found
@@ -221,9 +221,7 @@ def run(part: Part, options: Sequence[str], *, may_be_empty: bool) -> Outcome:
         command += [*options, *part.paths]
         output = Path(scratch) / "output.txt"  # not a pipe: a process that a test leaves would keep it open
         with output.open("w") as file:
-            start = partial(
-                subprocess.run, command, cwd=ROOT, env=surroundings(), check=False
-            )
+            start = partial(subprocess.run, command, cwd=ROOT, env=surroundings(), check=False)
             try:
                 code = start(stdout=file, stderr=file, timeout=PART_LIMIT).returncode
             except subprocess.TimeoutExpired:

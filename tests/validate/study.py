@@ -89,7 +89,12 @@ class Alarms:
 
 
 def false_alarms(
-    name: str, pool: Callable[[Draw], Rows], n: int, m: int, splits: int, seed: int,
+    name: str,
+    pool: Callable[[Draw], Rows],
+    n: int,
+    m: int,
+    splits: int,
+    seed: int,
     rates: Sequence[float] = RATES,
 ) -> Alarms:
     """Cut rows at random in two, many times; every alarm is false. Limits are 0, so chance alone decides."""
