@@ -70,8 +70,7 @@ Each further pytest imports everything and makes the fixtures of a session once 
 SLOW: dict[str, float] = {
     "api/test_examples.py": 810,
     "authoring/test_pinning.py": 100,
-    "evaluate/test_constant_prediction.py": 120,
-    "evaluate/test_study.py": 90,
+    "evaluate/test_constant_prediction.py": 40,
     "ingest/test_engines.py": 80,
     "launch/test_agent.py": 290,
     "launch/test_cluster_adoption.py": 100,
@@ -104,9 +103,8 @@ SLOW: dict[str, float] = {
     "train/test_stopping.py": 300,
     "tune/test_controller.py": 220,
     "validate/test_null_distribution.py": 90,
-    "validate/test_schema.py": 80,
-    "validate/test_statistics.py": 120,
-    "validate/test_traps.py": 100,
+    "validate/test_statistics.py": 80,
+    "validate/test_traps.py": 40,
 }
 """Seconds of the slow folders and files when four pytests share two cores: their ratio is what counts."""
 
