@@ -70,8 +70,7 @@ Each further pytest imports everything and makes the fixtures of a session once 
 SLOW: dict[str, float] = {
     "api/test_examples.py": 810,
     "authoring/test_pinning.py": 100,
-    "evaluate/test_constant_prediction.py": 120,
-    "evaluate/test_study.py": 90,
+    "evaluate/test_constant_prediction.py": 40,
     "ingest/test_engines.py": 80,
     "launch/test_agent.py": 290,
     "launch/test_cluster_adoption.py": 100,
@@ -104,9 +103,8 @@ SLOW: dict[str, float] = {
     "train/test_stopping.py": 300,
     "tune/test_controller.py": 220,
     "validate/test_null_distribution.py": 90,
-    "validate/test_schema.py": 80,
-    "validate/test_statistics.py": 120,
-    "validate/test_traps.py": 100,
+    "validate/test_statistics.py": 80,
+    "validate/test_traps.py": 40,
 }
 """Seconds of the slow folders and files when four pytests share two cores: their ratio is what counts."""
 
@@ -199,14 +197,15 @@ def carry_pytest() -> Path:
     return folder
 
 
-def surroundings(environment: str) -> dict[str, str]:
+def surroundings() -> dict[str, str]:
     """Return the variables that pytest runs with.
 
     Compiled files are written and found again, or each of the hundreds of Pythons that tests start would
-    compile what it imports. Threads of torch that spin while they wait take the core of the other pytest.
+    compile what it imports. Threads of torch and of numpy's BLAS that spin while they wait take the core of
+    the other pytest.
     """
     found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {"OMP_NUM_THREADS": "1"} | found if environment == "torch" else found
+    return {"OMP_NUM_THREADS": "1"} | found
 
 
 def run(part: Part, options: Sequence[str], *, may_be_empty: bool) -> Outcome:
@@ -220,9 +219,7 @@ def run(part: Part, options: Sequence[str], *, may_be_empty: bool) -> Outcome:
         command += [*options, *part.paths]
         output = Path(scratch) / "output.txt"  # not a pipe: a process that a test leaves would keep it open
         with output.open("w") as file:
-            start = partial(
-                subprocess.run, command, cwd=ROOT, env=surroundings(part.environment), check=False
-            )
+            start = partial(subprocess.run, command, cwd=ROOT, env=surroundings(), check=False)
             try:
                 code = start(stdout=file, stderr=file, timeout=PART_LIMIT).returncode
             except subprocess.TimeoutExpired:

@@ -328,12 +328,12 @@ def test_large_file_is_sampled_from_its_whole_length(tmp_path: Path, monkeypatch
     assert "end: 2037-09-09T00:00:00Z}\nschema_file" in found.experiment
 
 
-def test_thousands_of_columns_stay_below_30_lines(tmp_path: Path) -> None:
-    wide = {f"x{n}": [1 if n % 2 else row % 5 for row in range(60)] for n in range(3000)}
+def test_a_thousand_columns_stay_below_30_lines(tmp_path: Path) -> None:
+    wide = {f"x{n}": [1 if n % 2 else row % 5 for row in range(60)] for n in range(1000)}
     found = draft(put(tmp_path / "t.csv", wide | {"y": [row % 2 for row in range(60)]}), tmp_path)
     assert len(found.experiment.splitlines()) < 30
     assert found.findings[-2] == (
-        "  exclude  x1, x3, x5, x7, x9, x11, x13, x15 and 1,492 more: one value in every row"
+        "  exclude  x1, x3, x5, x7, x9, x11, x13, x15 and 492 more: one value in every row"
     )
 
 

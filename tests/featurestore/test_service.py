@@ -129,10 +129,19 @@ def test_definitions_without_a_registry_are_applied_to_a_private_one_and_nowhere
     assert after == before, "no online store and no registry was made outside of the repository"
 
 
-def test_definitions_that_cannot_be_imported_are_bad_input(repository: Path) -> None:
+@pytest.mark.parametrize(
+    ("definitions", "error"),
+    [
+        ("import no_such_module\n", "ModuleNotFoundError: .*'no_such_module'"),
+        ("from feast import Entity\nEntity(name=7)\n", r'TypeCheckError: argument "name" \(int\) is not'),
+    ],
+)
+def test_definitions_that_cannot_be_read_are_bad_input(
+    repository: Path, definitions: str, error: str
+) -> None:
     (repository / "registry.db").unlink()
-    (repository / "definitions.py").write_text("import no_such_module\n")
-    with pytest.raises(InputError, match=r"cannot be read: ModuleNotFoundError: .*'no_such_module'"):
+    (repository / "definitions.py").write_text(definitions)
+    with pytest.raises(InputError, match=f"cannot be read: {error}"):
         open_service(str(repository), "shop_v1", fetched=True)
 
 

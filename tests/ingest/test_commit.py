@@ -227,10 +227,15 @@ def test_an_unreachable_store_leaves_the_artifact_as_it_was(tmp_path: Path, sour
     assert not (tmp_path / "out").exists()
 
 
+FORK = multiprocessing.get_context("fork")
+TOGETHER = FORK.Barrier(2)
+
+
 def attempt(source: Path, folder: Path, seed: int) -> str:
-    """Take the source several times, and return what became of the attempts."""
+    """Take the source several times, together with another process; return what became of the attempts."""
     outcomes = []
     for number in range(4):
+        TOGETHER.wait(120)
         try:
             take(source, folder, data(split_seed=seed * 10 + number, splits=SPLITS, runner={"workers": 1}))
         except Exception as error:
@@ -243,7 +248,7 @@ def attempt(source: Path, folder: Path, seed: int) -> str:
 def test_ingests_at_once_in_one_folder_leave_a_whole_snapshot_and_typed_errors(
     tmp_path: Path, source: Path
 ) -> None:
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, mp_context=FORK) as pool:
         jobs = [pool.submit(attempt, source, tmp_path, seed) for seed in range(2)]
         outcomes = " ".join(job.result() for job in jobs).split()
     assert set(outcomes) == {"whole", "TransientError"}

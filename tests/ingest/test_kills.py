@@ -50,8 +50,9 @@ def source(tmp_path: Path) -> Path:
 def test_readers_of_the_folder_find_the_old_snapshot_or_the_new_one_at_every_moment(
     tmp_path: Path, source: Path
 ) -> None:
+    """One shard: that some of two are there is tested with a store, where a later run uses them again."""
     old_source = put(tmp_path / "old" / "in.parquet", flights(300), row_group_size=100)
-    section = data(splits=SPLITS, shard_rows=200, runner={"workers": 1})
+    section = data(splits=SPLITS, shard_rows=400, runner={"workers": 1})
     old, new = take(old_source, tmp_path / "1", section), take(source, tmp_path / "2", section)
     arguments = (str(source), version_of(source), section.to_json(), "")
     runs = kill_everywhere(BEFORE, tmp_path / "runs", *arguments, str(old_source), version_of(old_source))

@@ -86,5 +86,7 @@ def postgres() -> Iterator[int]:
             f"unix_socket_directories={name}",
         ]
         command = [str(programs / "postgres"), "-D", str(folder / "data"), "-p", str(port), *quiet]
+        ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
         with running(command, port, folder / "log", user):
+            wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, "postgres")
             yield port

@@ -213,8 +213,10 @@ def serving() -> Iterator[Hub]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        yield hub
-        server.shutdown()
+        try:
+            yield hub
+        finally:  # a server whose socket is closed before takes a whole core
+            server.shutdown()
 
 
 def shown(answer: Any) -> Any:

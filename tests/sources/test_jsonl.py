@@ -58,7 +58,7 @@ def test_text_that_is_written_as_a_number_stays_text(tmp_path: Path) -> None:
     ],
 )
 def test_text_is_a_time_if_every_value_is(tmp_path: Path, values: list[str], kind: str) -> None:
-    rows = [{"at": value, "pad": "x" * 1000} for value in values for _ in range(9_000)]
+    rows = [{"at": value, "pad": "x" * 9_000} for value in values for _ in range(1_000)]
     table = read(lines(tmp_path / "a.jsonl", *rows))
     assert str(table.schema.field("at").type) == kind
     if kind == "string":

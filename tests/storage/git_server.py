@@ -42,8 +42,10 @@ def serving(root: Path, certificate: Path, key: Path, answers: list[int] | None 
         tls.load_cert_chain(certificate, key)
         server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"https://localhost:{server.server_port}"
-        server.shutdown()
+        try:
+            yield f"https://localhost:{server.server_port}"
+        finally:  # a server whose socket is closed before takes a whole core
+            server.shutdown()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -55,8 +55,10 @@ def refusing() -> Iterator[str]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:  # a server whose socket is closed before takes a whole core
+            server.shutdown()
 
 
 def keys() -> dict[str, str]:

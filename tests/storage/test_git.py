@@ -225,8 +225,10 @@ def answering(tls: tuple[Path, Path], *answers: Answer) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"https://localhost:{server.server_port}"
-        server.shutdown()
+        try:
+            yield f"https://localhost:{server.server_port}"
+        finally:  # a server whose socket is closed before takes a whole core
+            server.shutdown()
 
 
 def pack_of(*objects: bytes) -> Answer:

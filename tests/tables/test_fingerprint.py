@@ -185,7 +185,7 @@ def test_no_rows_have_no_fingerprints() -> None:
 
 # --- does it spread ---------------------------------------------------------------------------------------
 
-ROWS = 1_000_000
+ROWS = 300_000
 KEYS = {
     "sequential integers": lambda: pa.array(np.arange(ROWS)),
     "every 4096th integer": lambda: pa.array(np.arange(ROWS) << 12),
@@ -198,9 +198,9 @@ KEYS = {
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_million_alike_keys_do_not_collide_and_fill_all_buckets_evenly(name: str) -> None:
+def test_many_alike_keys_do_not_collide_and_fill_all_buckets_evenly(name: str) -> None:
     found = fingerprints(KEYS[name]())
-    assert len(np.unique(found)) == ROWS  # 64 random bits collide here once in 37 million tries
+    assert len(np.unique(found)) == ROWS  # 64 random bits collide here once in 410 million tries
     for bits, buckets in (("low", found & np.uint64(1023)), ("high", found >> np.uint64(54))):
         counts = np.bincount(buckets.astype(np.int64), minlength=1024)
         chi_square = ((counts - ROWS / 1024) ** 2 / (ROWS / 1024)).sum()

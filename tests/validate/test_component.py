@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from trainwright.artifacts import Snapshot
 from trainwright.errors import MARK
+from trainwright.executor import main
 from trainwright.storage import take_listing
 from trainwright.tables import write_snapshot
 from trainwright.verdicts import Verdict
@@ -28,7 +30,7 @@ def artifact(name: str, kind: str, path: Path) -> dict[str, Any]:
     return {"artifacts": [{"name": name, "type": {"schemaTitle": kind}, "uri": str(path), "metadata": {}}]}
 
 
-def execute(folder: Path, snapshot: Path, **values: Any) -> subprocess.CompletedProcess[str]:
+def arguments(folder: Path, snapshot: Path, **values: Any) -> list[str]:
     outputs = {name: artifact(name, kind, folder / "out" / name) for name, kind in OUTPUTS.items()}
     order = {
         "inputs": {
@@ -44,9 +46,24 @@ def execute(folder: Path, snapshot: Path, **values: Any) -> subprocess.Completed
             "artifacts": outputs,
         },
     }
-    command = [sys.executable, "-m", "trainwright.executor", "--function_to_execute", "validate"]
-    command += ["--executor_input", json.dumps(order)]
+    return ["--function_to_execute", "validate", "--executor_input", json.dumps(order)]
+
+
+def execute(folder: Path, snapshot: Path, **values: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainwright.executor", *arguments(folder, snapshot, **values)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def execute_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run the same in this process, which has loaded TFDV already."""
+
+    def run(folder: Path, snapshot: Path, **values: Any) -> None:
+        monkeypatch.setattr(sys, "argv", ["executor", *arguments(folder, snapshot, **values)])
+        monkeypatch.setenv("_KFP_RUNTIME", "true")  # main() sets it too, and nothing takes that back
+        main()
+
+    return run
 
 
 @pytest.fixture
@@ -110,25 +127,25 @@ def test_wrong_parameters_end_with_one_json_line_and_the_code_of_bad_input(
 
 
 def test_a_schema_that_changed_after_it_was_listed_is_rejected(
-    tmp_path: Path, snapshot: Path, schema_text: str
+    tmp_path: Path, snapshot: Path, schema_text: str, execute_here: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = schema(tmp_path, schema_text)
     (tmp_path / "schema.pbtxt").write_text(schema_text + "# edited meanwhile\n")
-    done = execute(tmp_path, snapshot, data_version=version(snapshot), **found)
-    assert done.returncode == 10
-    record = json.loads(done.stderr.splitlines()[-1].removeprefix(MARK))
+    with pytest.raises(SystemExit) as ended:
+        execute_here(tmp_path, snapshot, data_version=version(snapshot), **found)
+    assert ended.value.code == 10
+    record = json.loads(capsys.readouterr().err.splitlines()[-1].removeprefix(MARK))
     assert f"expected the schema {found['schema_version'][:12]}, found " in record["what"]
     assert record["where"] == found["schema"]
 
 
 def test_without_a_schema_the_component_bootstraps_one_at_the_place_that_is_named(
-    tmp_path: Path, snapshot: Path
+    tmp_path: Path, snapshot: Path, execute_here: Any
 ) -> None:
     place = tmp_path / "schemas" / "schema.pbtxt"
     section = {"on_missing_schema": "bootstrap", "on_missing_baseline": "skip"}
     values = {"data_version": version(snapshot), "schema": str(place), "validation": section}
-    done = execute(tmp_path, snapshot, **values, schema_version="")
-    assert done.returncode == 0, done.stderr
+    execute_here(tmp_path, snapshot, **values, schema_version="")
     said = json.loads((tmp_path / "executor_output.json").read_text())
     assert said["parameterValues"]["decision"] == "PASS"
     assert place.read_bytes() == (tmp_path / "out" / "verdict" / "schema.pbtxt").read_bytes()

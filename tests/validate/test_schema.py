@@ -109,16 +109,17 @@ def test_the_schema_of_the_flights_fits_the_columns_that_its_experiment_names() 
     }
 
 
-def test_a_first_schema_is_inferred_for_review_and_parses(tmp_path: Path) -> None:
+def test_a_first_schema_is_inferred_for_review_and_parses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = pa.table({"id": ["a", "b"], "x": [1, 2], "late": [0, 1]})
     roles = {"key": "id", "label": "late"}
     snapshot = write_snapshot(tmp_path, {"train": [table]}, parents={}, roles=roles)
-    command = [sys.executable, "-m", "trainwright.validate", "infer", str(tmp_path), "--split", "train"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert done.stdout.startswith(f"# Inferred from 2 rows of train, data {snapshot.digest[:12]}.\n# Review")
-    columns = expected(parse_schema(done.stdout, where="stdout"))
+    main(["infer", str(tmp_path), "--split", "train"])
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"# Inferred from 2 rows of train, data {snapshot.digest[:12]}.\n# Review")
+    columns = expected(parse_schema(said.out, where="stdout"))
     assert {name: kind(feature) for name, feature in columns.items()} == {
         "id": "text",
         "x": "numbers",
@@ -230,25 +231,18 @@ def test_accept_shows_the_patch_and_writes_it_only_when_told_so(
 
 
 def test_accept_asks_where_there_is_a_terminal_and_a_no_changes_nothing(
-    strange: Path, reviewed: Path
+    strange: Path, reviewed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = reviewed.read_text()
     ours, theirs = os.openpty()
     os.write(ours, b"n\n")
-    command = [
-        sys.executable,
-        "-m",
-        "trainwright.validate",
-        "accept",
-        str(strange),
-        "--schema",
-        str(reviewed),
-    ]
-    done = subprocess.run(command, cwd=ROOT, stdin=theirs, capture_output=True, text=True, check=False)
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        main(["accept", str(strange), "--schema", str(reviewed)])
     os.close(ours)
-    os.close(theirs)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"Write this to {reviewed}? [y/N] ")
+    said = capsys.readouterr()
+    assert said.out.endswith(f"Write this to {reviewed}? [y/N] ")
+    assert said.err == "Nothing was changed.\n"
     assert reviewed.read_text() == before
 
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import beam_clusters
 from tests.validate.equality import assert_same, of_dataframe, of_lists
 from trainwright.artifacts import Snapshot
 from trainwright.engine.pieces import FAN_IN
@@ -322,11 +321,15 @@ def wanted(snapshot: object) -> ScanRequest:
     return ScanRequest(schema, tuple(column.name for column in snapshot.columns), cuts)
 
 
+ONE_WORKER = ("--direct_num_workers=1", "--direct_running_mode=multi_processing")
+"""A worker process of Beam's, which loads TFDV. That two share pieces is tested in ``tests/ingest``."""
+
+
 def test_the_same_bytes_on_one_process_on_several_and_on_beam(snapshot: tuple[Path, object]) -> None:
     folder, manifest = snapshot
     assert len(pieces(folder, manifest, ["train"])) > 2 * FAN_IN  # so that groups of groups are merged, too
     engines = [DataEngine(workers=1), DataEngine(workers=2), DataEngine(workers=7)]
-    engines.append(DataEngine(name="DirectRunner", options=beam_clusters.SEVERAL))
+    engines.append(DataEngine(name="DirectRunner", options=ONE_WORKER))
     found = [scan(folder, manifest, "train", wanted(manifest), engine) for engine in engines]
     alike = {statistics.SerializeToString(deterministic=True) for statistics, _ in found}
     assert len(alike) == 1

@@ -25,12 +25,12 @@ from tests.validate.study import (
 from trainwright.drift.comparison import decide
 
 Judge = Callable[..., Any]
-SPLITS, DRAWS = 40, 60
+SPLITS, DRAWS, RATE = 40, 60, (0.05,)
 
 
 def test_clean_random_tables_raise_no_more_alarms_than_asked() -> None:
     """At 5 % of 40 splits: 7 or more have a chance below one in a thousand."""
-    found = false_alarms("random", lambda draw: random_table(draw, 3_300), 300, 3_000, SPLITS, 3)
+    found = false_alarms("random", lambda draw: random_table(draw, 3_300), 300, 3_000, SPLITS, 3, RATE)
     assert found.comparisons == 50
     assert found.alarms[0.05] < 7
 
@@ -38,7 +38,7 @@ def test_clean_random_tables_raise_no_more_alarms_than_asked() -> None:
 @pytest.mark.skipif(not FLIGHTS.exists(), reason="the flights are not prepared")
 def test_clean_splits_of_the_flights_raise_no_more_alarms_than_asked() -> None:
     rows = flights()
-    found = false_alarms("flights", lambda _: rows, 500, 2_000, SPLITS, 4)
+    found = false_alarms("flights", lambda _: rows, 500, 2_000, SPLITS, 4, RATE)
     assert found.alarms[0.05] < 7
 
 
@@ -57,8 +57,11 @@ def test_a_shift_of_known_size_is_found_as_often_as_theory_says(after: float) ->
 
 
 def test_the_study_covers_a_share_a_number_and_missing_values() -> None:
-    names = [entry.name for entry in all_power(1)]
-    assert [sum(word in name for name in names) for word in ("label", "normal", "missing")] == [3, 3, 3]
+    entries = list(all_power(1))
+    kinds = ("label", "normal", "missing")
+    assert [sum(word in entry.name for entry in entries) for word in kinds] == [3, 3, 3]
+    # Theory of the shares is in the test above.
+    assert 0.05 < entries[3].theory < entries[4].theory < entries[5].theory < 1
 
 
 def snapshot_rows(rows: Rows) -> pa.Table:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -177,23 +176,6 @@ def test_a_sample_rate_is_ignored_for_a_dataframe_and_there_is_none_here(tmp_pat
     assert every_row(tmp_path, 5_000) == 5_000
 
 
-def test_beam_samples_whole_batches_and_here_every_row_of_every_batch_counts(tmp_path: Path) -> None:
-    batches = pa.table({"x": pa.array([[float(n)] for n in range(5_000)])}).to_batches(max_chunksize=500)
-    found: list[int] = []
-    with beam.Pipeline() as pipeline:
-        rows = pipeline | beam.Create(batches)
-        statistics = rows | tfdv.GenerateStatistics(tfdv.StatsOptions(sample_rate=0.5))
-        _ = (
-            statistics
-            | beam.Map(counted)
-            | beam.combiners.ToList()
-            | beam.io.WriteToText(str(tmp_path / "n"))
-        )
-    found = [int(path.read_text().strip("[]\n")) for path in tmp_path.glob("n-*")]
-    assert found[0] % 500 == 0  # the trap: half of the rows would hardly ever be whole batches
-    assert every_row(tmp_path / "ours", 5_000) == 5_000
-
-
 def test_tfdv_drops_nan_where_it_cuts_histograms_anew_and_here_they_are_counted_as_missing() -> None:
     draw = np.random.default_rng(0)
     before = draw.normal(0, 1, 2_000)
@@ -221,13 +203,8 @@ def test_tfdv_keeps_the_commonest_thousand_values_and_here_ten_thousand_are_whol
     }
 
 
-def said(code: str) -> tuple[str, str]:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout, done.stderr
-
-
-def test_tfdv_talks_while_it_is_loaded_and_here_nothing_is_said_and_the_process_is_fit_to_be_forked() -> None:
-    assert said("import tensorflow_data_validation")[1]  # the trap: lines that bury the error that follows
+def test_nothing_is_said_while_tfdv_is_loaded_and_the_process_is_fit_to_be_forked() -> None:
+    """By itself, TFDV prints lines that bury the error that follows."""
     code = (
         "import gc, logging, os, sys; error = sys.stderr; import trainwright.validate.statistics;"
         "assert sys.stderr is error; assert gc.isenabled(); assert not logging.root.handlers;"
@@ -235,4 +212,5 @@ def test_tfdv_talks_while_it_is_loaded_and_here_nothing_is_said_and_the_process_
         "assert 'keras' not in sys.modules;"
         "assert len(os.listdir('/proc/self/task')) <= os.cpu_count() + 1"  # numpy's, and one of Arrow
     )
-    assert said(code) == ("", "")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")

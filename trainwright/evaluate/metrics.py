@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import chdtri  # type: ignore[import-untyped]
 
 from trainwright.evaluate.evaluation_data import (
     CONSTANT_LOSS,
@@ -30,6 +29,7 @@ from trainwright.significance import (
     ValueDistribution,
     apart,
     effective_count,
+    gamma_quantile,
     intervals,
     mcnemar,
     paired_difference,
@@ -447,6 +447,7 @@ def calibration_error(sums: Floats, confidence: float, spread: Floats | None = N
     if spread is None:
         smooth = (positives + 1) / (rows + 2)  # keeps a bin of one class from claiming certainty
         spread = np.sqrt(smooth * (1 - smooth) / rows)
-    reach = math.sqrt(float(np.sum((share * spread) ** 2) * chdtri(len(rows), 1 - confidence)))
+    chi_square = 2 * gamma_quantile(len(rows) / 2, 1 - confidence)
+    reach = math.sqrt(float(np.sum((share * spread) ** 2) * chi_square))
     value = float(np.sum(share * np.abs(positives - score) / rows))
     return Estimate(value, max(0.0, value - reach), min(1.0, value + reach))

@@ -65,10 +65,10 @@ def make_plan(repository: str) -> ApplyPlan:
 
 def apply_plan(repository: str, approved: ApplyPlan, *, wait_s: float = WAIT_S) -> None:
     """Write the definitions into the registry, and make the online store's tables."""
-    from feast import repo_operations
-
     folder = open_folder(repository)
     settings = open_settings(folder)
+    from feast import repo_operations
+
     with inside(folder), _lock_registry(folder, settings, wait_s):
         store, repo, plan = _compare(folder, settings)
         if plan.digest != approved.digest:
