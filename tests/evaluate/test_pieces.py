@@ -152,6 +152,14 @@ def test_a_repeated_key_is_found_among_more_keys_than_are_sampled(monkeypatch: p
         require_unique(twice, 20_000, "id", "test")
 
 
+def test_sample_of_keys_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "KEYS", 1_000)
+    found = [KeySample(np.random.default_rng(n).integers(0, 2**64, 700, np.uint64)) for n in range(20)]
+    apart, together = rows.merge({"keys": one} for one in found)["keys"], KeySample.merged(found)
+    assert apart.shift == together.shift == 4
+    assert apart.fingerprints.tolist() == together.fingerprints.tolist()
+
+
 def kill_at_second(_: PredictionPair, number: int, __: object) -> Partial:
     if number == 1:
         os.kill(os.getpid(), signal.SIGKILL)

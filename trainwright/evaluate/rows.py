@@ -86,9 +86,6 @@ def _identity(pair: PredictionPair) -> PredictionPair:
     return pair
 
 
-_HELD = 8
-
-
 def merge(taken: Iterable[Partial]) -> Partial:
     """Merge partial results in the order of the pieces."""
     total: Partial = {}
@@ -97,8 +94,8 @@ def merge(taken: Iterable[Partial]) -> Partial:
         for name, value in part.items():
             if not isinstance(value, np.ndarray):
                 held.setdefault(name, []).append(value)
-                if len(held[name]) == _HELD and isinstance(value, Cells):
-                    held[name] = [Cells.merged(held[name])]
+                if len(held[name]) == _HELD.get(type(value)):
+                    held[name] = [value.merged(held[name])]
             elif name in total:
                 # Not in place: of a piece without rows, numpy's weighted sums are integers.
                 total[name] = total[name] + value
@@ -224,6 +221,10 @@ class KeySample:
             if len(found) <= KEYS:
                 return cls(found, shift)
             shift += 1
+
+
+_HELD = {Cells: 8, KeySample: 2}
+"""Partial results that are held at once, of kinds that are large."""
 
 
 def require_unique(sample: KeySample, rows: int, key: str, where: str) -> None:
