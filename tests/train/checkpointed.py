@@ -292,7 +292,7 @@ def job(options: Options, attempt: str, *, restarts: int, processes: int = 2) ->
 
 if __name__ == "__main__":
     from trainwright.launch.agent.rank_errors import reported_rank
-    from trainwright.launch.job import Completion
+    from trainwright.launch.completion import Completion
 
     place = Path(sys.argv[1])
     with reported_rank(place, int(os.environ["RANK"])):

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from tests.train.problems import resolved
 from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
 from trainwright.launch.agent.rank_errors import reported_rank
-from trainwright.launch.job import Completion, Job
+from trainwright.launch.completion import Completion
+from trainwright.launch.job import Job
 from trainwright.train.checkpoint import Checkpointer, committed
 from trainwright.train.checkpoint.state import TrainState, tensors_of
 from trainwright.train.feeding.loader import Batch, Loader
