@@ -38,7 +38,7 @@ def test_job_that_shrinks_and_grows_has_the_losses_of_an_undisturbed_one(
     machines = [machine(folder, port, hosts=True, monitor_s=3.0)]
     machines += [machine(folder, port, hosts=False) for _ in range(3)]
     with killed_at_the_end(machines):
-        await_that(lambda: max(sizes(directory), default=0) >= 60, machines)
+        await_that(lambda: max(sizes(directory), default=0) >= 30, machines)
         os.killpg(machines[3].pid, signal.SIGKILL)
         await_that(lambda: 3 in sizes(directory).values(), machines)
         machines.append(machine(folder, port, hosts=False))
