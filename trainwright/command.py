@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Never, TextIO
 
 from trainwright.errors import InputError, Preempted
+from trainwright.imports import collect_rarely
 from trainwright.redaction import printable
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -96,6 +97,7 @@ def stopped_together(process: "subprocess.Popen[Any]") -> Iterator[list[int]]:
 
 def main() -> None:
     """Run the command line of a verb; end with its exit code, or after Ctrl-C or SIGTERM silently with 40."""
+    collect_rarely()
     go_on_unheard()
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:

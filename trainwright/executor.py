@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from trainwright import COMPONENTS
 from trainwright.errors import DependencyError, reported
+from trainwright.imports import collect_rarely
 
 _OF_THE_PLATFORM = re.compile(r"pipelinechannel--.*|(cpu|memory|accelerator)_\w+")
 """Inputs that Kubeflow Pipelines adds for the sizes of a pod."""
@@ -53,6 +54,7 @@ def _mismatch(what: str) -> DependencyError:
 
 def main() -> None:
     """Run the function that the arguments name, as ``kfp.dsl.executor_main`` does."""
+    collect_rarely()
     os.environ["_KFP_RUNTIME"] = "true"  # kfp then imports only what a step needs
     from kfp.dsl.executor import Executor
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from trainwright.documents import read_json
 from trainwright.errors import ERRORS, InternalError, ModelRefused, TrainwrightError, clean, last_record
+from trainwright.imports import collect_rarely
 
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "OMP_NUM_THREADS")
 """Variables that a process needs to start at all; the process gets no others, so no secrets."""
@@ -122,6 +123,7 @@ def _error(done: subprocess.CompletedProcess[str], limits: Limits) -> Trainwrigh
 
 def main(arguments: Sequence[str]) -> None:
     """Limit this process, print the protections as one line of JSON, and become the module."""
+    collect_rarely()
     limits = Limits(**json.loads(arguments[0]))
     sys.stdout.write(json.dumps(protect(limits)) + "\n")
     sys.stdout.flush()

@@ -13,13 +13,13 @@ from tests.launch.objects import count_interruptions, losses_of
 from tests.launch.recordings import DATA, Recording, Seen, load
 from tests.launch.streams import Change, bodies
 from tests.launch.streams import load as load_stream
+from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis import workload
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose
 from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure
-from trainwright.launch.job import Completion
 
 MARKER = Completion(attempt="attempt-1", outputs={"model": "abc"})
 RUNS = "not ended"

@@ -10,6 +10,7 @@ from tests.launch.objects import Object, at, ended, event, job, pod, seen
 from tests.launch.test_diagnosis import REPORTS, XID, failure
 from trainwright.launch.cluster.history import last_checkpoint_s
 from trainwright.launch.cluster.lease import attempt_of
+from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose, limit_failure, report_of_rank
 from trainwright.launch.diagnosis.incidents import (
     Interruption,
@@ -21,7 +22,6 @@ from trainwright.launch.diagnosis.incidents import (
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import JobStatus, job_status
 from trainwright.launch.diagnosis.workload import read_workload
-from trainwright.launch.job import Completion
 from trainwright.launch.job_directory import create_attempt
 from trainwright.launch.manifests import ATTEMPT, FOLDER
 

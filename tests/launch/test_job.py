@@ -16,7 +16,7 @@ from trainwright.errors import Diverged, InputError, TrainwrightError, Transient
 from trainwright.experiment.resources import JobPlacement, Resources, RetryBudget, VolumeMount
 from trainwright.launch import kubernetes_names, launcher, manifests, placement
 from trainwright.launch.agent.rank_errors import RankError, first_error
-from trainwright.launch.job import Completion, completed
+from trainwright.launch.completion import Completion, completed
 from trainwright.launch.job_directory import publish
 from trainwright.launch.local import LocalLauncher
 

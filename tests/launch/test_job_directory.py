@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import DependencyError, Diverged, InternalError
-from trainwright.launch.job import Completion
+from trainwright.launch.completion import Completion
 from trainwright.launch.job_directory import (
     attempts,
     copy_attempt,

@@ -18,23 +18,26 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from trainwright.imports import uncollected
 
-from tests.train import clean
-from tests.train.problems import resolved
-from trainwright.experiment.training import Checkpointing
-from trainwright.train.architectures import Inputs
-from trainwright.train.checkpoint import Checkpointer, committed
-from trainwright.train.checkpoint.state import TrainState, tensors_of
-from trainwright.train.feeding.loader import Batch, Loader
-from trainwright.train.feeding.order import SampleOrder
-from trainwright.train.loop import TrainingLoop
-from trainwright.train.process_group import Ranks, process_group
-from trainwright.train.step import Stepper
+with uncollected():
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+    from torch.distributed.tensor import DTensor
+
+    from tests.train import clean
+    from tests.train.problems import resolved
+    from trainwright.experiment.training import Checkpointing
+    from trainwright.train.architectures import Inputs
+    from trainwright.train.checkpoint import Checkpointer, committed
+    from trainwright.train.checkpoint.state import TrainState, tensors_of
+    from trainwright.train.feeding.loader import Batch, Loader
+    from trainwright.train.feeding.order import SampleOrder
+    from trainwright.train.loop import TrainingLoop
+    from trainwright.train.process_group import Ranks, process_group
+    from trainwright.train.step import Stepper
 
 SAMPLES, FEATURES, BATCH = 330, 6, 32
 
@@ -292,7 +295,7 @@ def job(options: Options, attempt: str, *, restarts: int, processes: int = 2) ->
 
 if __name__ == "__main__":
     from trainwright.launch.agent.rank_errors import reported_rank
-    from trainwright.launch.job import Completion
+    from trainwright.launch.completion import Completion
 
     place = Path(sys.argv[1])
     with reported_rank(place, int(os.environ["RANK"])):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.train.forked import ForkedLauncher
 from tests.train.odd import TARGETS, Made, untrained, with_odd_rows
 from tests.train.problems import ROWS, Outcome, flights, note_job, run, write
 from trainwright import tables
 from trainwright.artifacts import Model, Snapshot
 from trainwright.launch.job import Job, Result
-from trainwright.launch.local import LocalLauncher
 from trainwright.tracking import Stopwatch
 from trainwright.train.process_group import Ranks, process_group
 
@@ -42,7 +42,7 @@ class Interrupted:
             (job.folder / place / "half.parquet").write_bytes(b"half of it")
         (job.folder / "half-written").touch()
         note_job(job.name, job.folder)
-        return LocalLauncher().run(job)
+        return ForkedLauncher().run(job)
 
 
 @pytest.fixture(scope="session")

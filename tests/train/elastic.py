@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, dict[str, Any]] = {
     "network": {"hidden": [8]},
     "training": {
-        "steps": 500,
+        "steps": 250,
         "batch_size": 100,
         "learning_rate": 1e-3,
-        "checkpoints": {"every_steps": 20, "keep": 100},
+        "checkpoints": {"every_steps": 10, "keep": 100},
         "tracking": {"every_steps": 1},
     },
     "resources": {"processes": 4, "cpu": 4},

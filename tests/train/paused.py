@@ -1,10 +1,13 @@
-"""A training that pauses 30 ms at each step: ``-m tests.train.paused SPEC.json``, under torchrun."""
+"""A training that pauses 60 ms at each step: ``-m tests.train.paused SPEC.json``, under torchrun."""
 
 import runpy
 import time
 
-from trainwright.train import recorder
-from trainwright.train.loop import StepReport
+from trainwright.imports import uncollected
+
+with uncollected():
+    from trainwright.train import recorder
+    from trainwright.train.loop import StepReport
 
 
 class PausedRecorder(recorder.TrainingRecorder):
@@ -12,7 +15,7 @@ class PausedRecorder(recorder.TrainingRecorder):
 
     def on_step(self, step: StepReport) -> None:
         super().on_step(step)
-        time.sleep(0.03)
+        time.sleep(0.06)
 
 
 if __name__ == "__main__":

@@ -10,26 +10,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from trainwright.imports import uncollected
 
-from tests.train.problems import resolved
-from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
-from trainwright.launch.agent.rank_errors import reported_rank
-from trainwright.launch.job import Completion, Job
-from trainwright.train.checkpoint import Checkpointer, committed
-from trainwright.train.checkpoint.state import TrainState, tensors_of
-from trainwright.train.feeding.loader import Batch, Loader
-from trainwright.train.feeding.order import SampleOrder
-from trainwright.train.fit import _with_fitting_micro_batch, out_of_memory_advice
-from trainwright.train.guards import SplitEvaluator
-from trainwright.train.loop import StepReport, TrainingLoop
-from trainwright.train.process_group import Ranks, process_group
-from trainwright.train.step import Gradients, Stepper
-from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
+with uncollected():
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from safetensors.torch import save_file
+    from torch import Tensor, nn
+
+    from tests.train.problems import resolved
+    from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
+    from trainwright.launch.agent.rank_errors import reported_rank
+    from trainwright.launch.completion import Completion
+    from trainwright.launch.job import Job
+    from trainwright.train.checkpoint import Checkpointer, committed
+    from trainwright.train.checkpoint.state import TrainState, tensors_of
+    from trainwright.train.feeding.loader import Batch, Loader
+    from trainwright.train.feeding.order import SampleOrder
+    from trainwright.train.fit import _with_fitting_micro_batch, out_of_memory_advice
+    from trainwright.train.guards import SplitEvaluator
+    from trainwright.train.loop import StepReport, TrainingLoop
+    from trainwright.train.process_group import Ranks, process_group
+    from trainwright.train.step import Gradients, Stepper
+    from trainwright.train.stop_signal import StopSignal, exit_without_threads, handle_stop_signals
 
 SAMPLES, FEATURES, BATCH = 330, 6, 32
 SETTINGS: dict[str, Any] = {
@@ -239,7 +243,7 @@ def main(folder: Path, options: Options, stop: StopSignal) -> None:
 
 def one_process(folder: Path, options: Options) -> None:
     """Train as one of several processes that no agent looks after."""
-    with handle_stop_signals() as told:
+    with reported_rank(folder, int(os.environ["RANK"])), handle_stop_signals() as told:
         main(folder, options, told)
 
 

@@ -44,7 +44,7 @@ def weights(outcome: Outcome) -> str:
 
 
 @pytest.mark.covers("F54")
-@pytest.mark.parametrize("mode", ["open", "lossy", "cut", "silent"])
+@pytest.mark.parametrize("mode", ["open", "silent"])
 def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every_point(
     training_set: Path,
     tmp_path: Path,
@@ -58,7 +58,7 @@ def test_a_training_is_the_same_whatever_the_server_does_and_replay_brings_every
     outcome = run(training_set, tmp_path, training=tracking, resources=ALONE)
     assert weights(outcome) == weights(untracked)
     assert outcome.submitted.model_version == untracked.submitted.model_version
-    if mode in {"cut", "silent"}:
+    if mode == "silent":
         said = "the curves at MLflow are incomplete: trainwright curves sends the rest"
         assert said in capfd.readouterr().err
         assert "incomplete: trainwright curves sends the rest" in (outcome.folder / "report.html").read_text()

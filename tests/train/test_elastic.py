@@ -19,7 +19,7 @@ from tests.train.elastic import (
 from tests.train.forked import ForkedLauncher
 from tests.train.problems import request
 from trainwright.errors import InputError
-from trainwright.launch.job import Completion, completed
+from trainwright.launch.completion import Completion, completed
 from trainwright.train import submit
 
 
@@ -38,7 +38,7 @@ def test_job_that_shrinks_and_grows_has_the_losses_of_an_undisturbed_one(
     machines = [machine(folder, port, hosts=True, monitor_s=3.0)]
     machines += [machine(folder, port, hosts=False) for _ in range(3)]
     with killed_at_the_end(machines):
-        await_that(lambda: max(sizes(directory), default=0) >= 60, machines)
+        await_that(lambda: max(sizes(directory), default=0) >= 30, machines)
         os.killpg(machines[3].pid, signal.SIGKILL)
         await_that(lambda: 3 in sizes(directory).values(), machines)
         machines.append(machine(folder, port, hosts=False))

@@ -1,6 +1,5 @@
 """No process of a training forks: a fork has none of the threads that autograd, OpenMP and gloo started."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from torch import nn
 
 from tests.run import environment_of_package
 from tests.train import clean
-from tests.train.problems import NETWORK, request
+from tests.train.problems import request
 from trainwright.train.submit import submit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,26 +50,19 @@ def test_a_process_that_forks_is_noted(noted: Callable[[str], list[str]]) -> Non
     assert len(noted("began")) == len(noted("forked")) == 1
 
 
-TREES = {"kind": "trees", "rounds": 4}
-CHECKPOINTED = {"epochs": 1, "checkpoints": {"every_steps": 2}}
-
-
-@pytest.mark.parametrize(
-    ("network", "training"), [(NETWORK, CHECKPOINTED), (TREES, {})], ids=["mlp", "trees"]
-)
 def test_no_process_of_a_training_forks(
-    network: dict[str, Any],
-    training: dict[str, Any],
-    training_set: Path,
-    tmp_path: Path,
-    noted: Callable[[str], list[str]],
+    training_set: Path, tmp_path: Path, noted: Callable[[str], list[str]]
 ) -> None:
-    asked = replace(request(training_set, training=training), network=json.dumps(network))
+    """Of both candidates, a network and trees."""
+    early = {"share": 0.2, "patience": 1}
+    training = {"epochs": 1, "checkpoints": {"every_steps": 2}, "guards": {"early_stopping": early}}
+    asked = replace(request(training_set, training=training), network={"kind": "auto"})
     submit(asked, *(tmp_path / name for name in ("model", "predictions", "summary.md", "report.html")))
     began = noted("began")
     agents = [line for line in began if "trainwright.launch.agent" in line]
     ranks = [line for line in began if "-m trainwright.train" in line and line not in agents]
     assert (len(agents), len(ranks)) == (1, 2)
+    assert "Held-out loss, " in (tmp_path / "summary.md").read_text()
     assert noted("forked") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.train.problems import resolved
 from trainwright.errors import DependencyError, Diverged, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Resources
-from trainwright.launch.job import Completion
+from trainwright.launch.completion import Completion
 from trainwright.train.config import TrainConfig
 from trainwright.train.submit.job_directory import next_attempt_folder
 

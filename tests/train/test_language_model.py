@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainwright.errors import InputError
 from trainwright.experiment import LanguageModel, read_network
@@ -120,26 +120,6 @@ def test_language_model_learns_a_rule() -> None:
         loss.backward()
         optimizer.step()
     assert float(loss.detach()) < 0.5
-
-
-class Scorer(nn.Module):
-    """What is exported."""
-
-    def __init__(self, architecture: DecoderLanguageModel, module: nn.Module) -> None:
-        super().__init__()
-        self.module, self._predict = module, architecture.predict
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self._predict(self.module(tokens))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_exported_program_gives_the_same_scores_for_any_number_of_sequences(tied: bool) -> None:
-    scorer = Scorer(*built(NETWORK.model_copy(update={"tied": tied}))).eval()
-    shapes = {"tokens": {0: torch.export.Dim("samples", min=1)}}
-    program = torch.export.export(scorer, (sequences(),), dynamic_shapes=shapes).module()
-    for count in (1, 7):
-        assert torch.equal(program(sequences(count)), scorer(sequences(count)))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from trainwright.tune.terminal import TrialLines
 
 OUTCOME = "outcome.json"
 TUNING: dict[str, Any] = {
-    "space": {"training.learning_rate": {"float": [1e-3, 1e-1], "log": True}},
+    "space": {"training.learning_rate": {"float": [1e-5, 1e-3], "log": True}},
     "sampler": "random",
     "pruner": {"kind": "asha", "reduction": 2, "rungs": 2},
-    "trials": 3,
+    "trials": 2,
     "parallel": 1,
 }
 

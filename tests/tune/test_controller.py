@@ -13,7 +13,9 @@ import pytest
 from tests.tune.searching import decided, run, start
 from trainwright.errors import InputError, Preempted
 
-KILLS = 3
+KILLS = 2
+LONG = {"steps": 1200, "guards": {"early_stopping": {"share": 0.2, "every_steps": 100, "patience": 50}}}
+"""A trial that is to pause at its rung has not ended before it is told to."""
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -41,58 +43,41 @@ def wait_for_trial(process: subprocess.Popen[str], folder: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(training_set: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    trials = decided(run(folder, training_set))
+    found = run(folder, training_set, training=LONG)
+    ends = [(trial["state"], trial["attempts"], trial["steps"] == 1200) for trial in found]
+    assert ends == [("complete", 2, True), ("pruned", 1, False)], "one was paused at a rung and promoted"
+    trials = decided(found)
     kept = {path.name for path in (folder / "trials" / "0").iterdir()}
     assert kept == {"trial.json", "trial.log", "starts.json", "history.jsonl", "metrics.json"}
     return trials
 
 
 def test_search_prunes_at_a_rung_and_completes_the_best(undisturbed: list[dict[str, object]]) -> None:
-    assert [trial["number"] for trial in undisturbed] == [0, 1, 2]
+    assert [trial["number"] for trial in undisturbed] == [0, 1]
     assert {trial["state"] for trial in undisturbed} == {"complete", "pruned"}
     assert all(trial["rungs"] for trial in undisturbed)
 
 
-def test_trial_of_two_processes_pauses_at_a_rung_and_resumes_when_promoted(
-    training_set: Path, tmp_path: Path
-) -> None:
-    tuning = {"space": {"training.learning_rate": {"choice": [0.01, 0.0001]}}, "sampler": "grid", "trials": 2}
-    training = {
-        "steps": 1200,
-        "guards": {"early_stopping": {"share": 0.2, "every_steps": 100, "patience": 50}},
-    }
-    trials = run(tmp_path, training_set, tuning=tuning, training=training, resources={"processes": 2})
-    assert [(trial["state"], trial["attempts"]) for trial in trials] == [("complete", 2), ("pruned", 1)]
-    assert trials[0]["steps"] == 1200
-    assert 600 <= trials[1]["steps"] < 1200
-
-
-def test_stopped_search_ends_with_40_and_continues(
+@pytest.mark.covers("F59")
+def test_search_that_was_stopped_and_killed_finds_the_same_trials_again(
     training_set: Path, tmp_path: Path, undisturbed: list[dict[str, object]]
 ) -> None:
-    process = start(tmp_path, training_set)
+    process = start(tmp_path, training_set, training=LONG)
     wait_for_trial(process, tmp_path)
     process.terminate()
     _, said = process.communicate()
     assert process.returncode == Preempted.code, said
     assert "stopped by SIGTERM" in said
     assert not processes_of(tmp_path)
-    assert decided(run(tmp_path, training_set)) == undisturbed
-
-
-@pytest.mark.covers("F59")
-def test_killed_search_finds_the_same_trials_again(
-    training_set: Path, tmp_path: Path, undisturbed: list[dict[str, object]]
-) -> None:
-    draw = random.Random(20)  # noqa: S311 - moments, no secrets
+    draw = random.SystemRandom()
     for _ in range(KILLS):
-        process = start(tmp_path, training_set)
+        process = start(tmp_path, training_set, training=LONG)
         wait_for_trial(process, tmp_path)
         time.sleep(draw.uniform(0, 8))
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         wait_until_gone(tmp_path)
-    assert decided(run(tmp_path, training_set)) == undisturbed
+    assert decided(run(tmp_path, training_set, training=LONG)) == undisturbed
 
 
 def test_rejected_combination_is_infeasible_and_the_others_complete(

@@ -69,7 +69,6 @@ def test_trial_stopped_and_resumed_ends_as_an_undisturbed_one(training_set: Path
 def test_killed_trial_may_be_resumed(training_set: Path, tmp_path: Path) -> None:
     killed = trial(training_set, tmp_path / "0", training=LONG)
     killed.start()
-    wait_for_evaluation(killed)
     assert killed._process
     os.kill(killed._process.pid, signal.SIGKILL)
     while not killed.poll():

@@ -102,11 +102,13 @@ def test_all_errors_are_reported_together(tmp_path: Path, training_set: Path) ->
 def test_named_study_continues_with_more_trials_and_rejects_other_data_or_space(
     tmp_path: Path, training_set: Path
 ) -> None:
+    """Its trials run in two processes."""
+    two = {"processes": 2}
     named = TUNING | {"study": "nightly", "storage": str(tmp_path / "kept"), "confirm": {"top": 0}}
     (tmp_path / "first").mkdir()
-    first = run(tmp_path / "first", training_set, named | {"trials": 1})
+    first = run(tmp_path / "first", training_set, named | {"trials": 1}, resources=two)
     assert first.outcome == "not confirmed"
-    again = run(tmp_path / "second", training_set, named)
+    again = run(tmp_path / "second", training_set, named, resources=two)
     reports = [StudyReport.read(tmp_path / name / "study") for name in ("first", "second")]
     assert [len(report.trials) for report in reports] == [1, 2]
     assert reports[1].trials[0] == reports[0].trials[0]

@@ -22,6 +22,7 @@ from trainwright.cli import run_commands, step_commands, trigger_commands
 from trainwright.cli.serve_command import serve
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted, clean
+from trainwright.imports import collect_rarely
 
 if TYPE_CHECKING:
     from trainwright.local.containers import Engine
@@ -325,6 +326,7 @@ def about(
 
 def main() -> None:
     """Start the command line. A usage error ends with 10, like all invalid input."""
+    collect_rarely()
     go_on_unheard()
     try:
         code = app(standalone_mode=False)

@@ -1,4 +1,4 @@
-"""The job, its completion marker and its result."""
+"""The job and its result."""
 
 import dataclasses
 import re
@@ -10,6 +10,7 @@ from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment.resources import JobPlacement, RetryBudget
 from trainwright.launch import kubernetes_names, placement
+from trainwright.launch.completion import Completion
 
 FOLDER_PLACEHOLDER = "{folder}"
 """Stands for the attempt's folder in a job's program."""
@@ -22,19 +23,6 @@ _NCCL = {
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "300",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Completion(Document):
-    """The completion marker of an attempt: digests of its outputs by name, written by rank 0 at the very end.
-
-    Exit code 0 and a condition of Kubernetes are no proof of success: an evicted worker that exits 0 makes a
-    job Succeeded.
-    """
-
-    FILE: ClassVar[str] = "result.json"
-    attempt: str
-    outputs: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,11 +184,3 @@ class Launcher(Protocol):
             TrainwrightError: What the first failing process reported, or what was found in its place.
         """
         ...
-
-
-def completed(folder: Path, attempt: str) -> Completion | None:
-    """Return the completion marker of an attempt, or None if it has not completed."""
-    if not (folder / Completion.FILE).exists():
-        return None
-    completion = Completion.read(folder)
-    return completion if completion.attempt == attempt else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from trainwright.artifacts import Progress
 from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, InternalError
-from trainwright.launch.job import completed
+from trainwright.launch.completion import completed
 
 FAILED_ATTEMPT_FILE = "attempt.json"
 """File in the folder of an attempt that its launcher has ended: what became of it."""

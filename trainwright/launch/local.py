@@ -14,8 +14,9 @@ from trainwright import ENVIRONMENT_FILE
 from trainwright.errors import DependencyError, Hang, InputError, Preempted, PreemptedUnsaved
 from trainwright.launch import signals
 from trainwright.launch.agent.rank_errors import first_error
+from trainwright.launch.completion import Completion, completed
 from trainwright.launch.failure import Failure
-from trainwright.launch.job import Completion, Job, Result, completed
+from trainwright.launch.job import Job, Result
 from trainwright.launch.job_directory import describe_progress
 
 _RENDEZVOUS = ("PET_", "MASTER_", "TORCHELASTIC_")

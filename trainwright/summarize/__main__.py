@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainwright.errors import InputError, reported
+from trainwright.imports import collect_rarely
 from trainwright.summarize.run_log import send
 from trainwright.tracking.run_log import RunLog
 
@@ -35,4 +36,5 @@ def _logs(place: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     main(sys.argv[1:])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwright.errors import InputError, reported
+from trainwright.imports import collect_rarely
 from trainwright.retries import OUTAGE_S
 from trainwright.tracking.history import (
     HISTORY_FILE,
@@ -124,4 +125,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     main(sys.argv[1:])

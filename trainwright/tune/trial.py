@@ -32,6 +32,7 @@ from trainwright.errors import (
     TransientError,
     as_record,
 )
+from trainwright.imports import collect_rarely
 from trainwright.launch.failure import Failure
 from trainwright.launch.job_directory import newest_attempt
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory, lines_from
@@ -329,4 +330,5 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -30,11 +30,12 @@ from trainwright.launch.cluster.history import (
 from trainwright.launch.cluster.lease import LeasedJob, LeaseLost, create_or_adopt, holder_of, new_holder
 from trainwright.launch.cluster.monitor import AttemptOutcome, ClusterSettings, JobMonitor
 from trainwright.launch.cluster.responses import ApiConflict
+from trainwright.launch.completion import Completion, completed
 from trainwright.launch.diagnosis.diagnosis import Success
 from trainwright.launch.diagnosis.incidents import count_attempt_interruptions
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.failure import Failure
-from trainwright.launch.job import Completion, Job, Result, completed
+from trainwright.launch.job import Job, Result
 from trainwright.retries import RetryPolicy
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

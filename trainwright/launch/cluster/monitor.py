@@ -21,12 +21,13 @@ from trainwright.launch.cluster.history import (
 from trainwright.launch.cluster.lease import LeasedJob
 from trainwright.launch.cluster.log_follower import LogFollower
 from trainwright.launch.cluster.observer import Observer
+from trainwright.launch.completion import completed
 from trainwright.launch.diagnosis.diagnosis import Outcome, Success, diagnose, limit_failure, read_report
 from trainwright.launch.diagnosis.incidents import Loss, charged_losses, find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.state import JobState
 from trainwright.launch.diagnosis.waiting import JobStatus, job_status
-from trainwright.launch.job import Job, completed
+from trainwright.launch.job import Job
 from trainwright.launch.job_directory import describe_progress
 from trainwright.launch.manifests import grace_s
 
