@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 from trainwright import redaction
@@ -107,7 +108,9 @@ class Agent:
         api.LocalElasticAgent = functools.partial(ElasticAgent, self._monitor, self._folder, self._grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
         timeout = [f"--shutdown-timeout={self._grace_s}"] if HAS_SHUTDOWN_TIMEOUT else []
         try:
-            run.run(run.parse_args([*timeout, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
+            with TemporaryDirectory() as errors:  # torchrun leaves its folder behind
+                options = [f"--log-dir={errors}", *timeout]
+                run.run(run.parse_args([*options, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
         except ChildFailedError:
             first = self._monitor.cause
             return InternalError.code if first is None else self._report(first)
