@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.run import AUTHORING, TOGETHER, everything, grouped, parts
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PASSES = "def test_one(): pass\n"
@@ -89,6 +91,14 @@ def test_a_long_environment_is_divided_and_every_test_runs_once(tmp_path: Path) 
     assert (
         done.stdout.splitlines()[-1] == "11 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped"
     )
+
+
+def test_files_that_look_at_the_same_long_run_are_in_one_part() -> None:
+    texts = {path: path.read_text() for path in (ROOT / "tests" / "pipelines").glob("test_*.py")}
+    look = {str(path.relative_to(ROOT)) for path, text in texts.items() if "finished: dict" in text}
+    assert look == {*TOGETHER}
+    made = parts(AUTHORING, grouped(everything())[AUTHORING])
+    assert [look <= {*part.paths} for part in made if look & {*part.paths}] == [True]
 
 
 def test_what_tests_start_may_keep_what_it_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
