@@ -1,5 +1,7 @@
 """Read the evidence of a version from MLflow and check it against the note of its registration."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,11 +104,8 @@ def read_evidence(
             hint="Register its model with the register component; what it was judged by is part of that.",
         )
     run = str(entry.run_id)
-    with TemporaryDirectory() as scratch:
-        folder = _download_evidence(client, run, scratch)
-        verdict, data_verdict = (
-            Verdict.from_json(*_read(folder, f"{about}/{Verdict.FILE}", run)) for about in ("model", "data")
-        )
+    with _downloaded(client, run) as folder:
+        verdict, data_verdict = (_verdict(folder, about, run) for about in ("model", "data"))
         _require_own_files(client, entry)
         model = _model(client, entry, verdict)
         trial = Trial.from_json(*_read(folder, Trial.FILE, run))
@@ -217,12 +216,18 @@ def _signature(client: "MlflowClient", run: str, model: Model) -> ModelSignature
     return ModelSignature(inputs, outputs, target_kind(document))
 
 
-def _download_evidence(client: "MlflowClient", run: str, folder: str) -> Path:
+@contextmanager
+def _downloaded(client: "MlflowClient", run: str) -> Iterator[Path]:
     """Download all evidence of a version: file by file, MLflow asks for its run and its models each time."""
     # List first: MLflow reports a missing folder as a server error, which would be retried.
     if EVIDENCE not in {entry.path for entry in client.list_artifacts(run)}:
         raise missing_file(run, EVIDENCE)
-    return Path(client.download_artifacts(run, EVIDENCE, folder))
+    with TemporaryDirectory() as scratch:
+        yield Path(client.download_artifacts(run, EVIDENCE, scratch))
+
+
+def _verdict(folder: Path, about: str, run: str) -> Verdict:
+    return Verdict.from_json(*_read(folder, f"{about}/{Verdict.FILE}", run))
 
 
 def _read(folder: Path, path: str, run: str) -> tuple[Any, str]:
