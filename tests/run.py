@@ -83,7 +83,7 @@ SLOW: dict[str, float] = {
     "pipelines/test_reuse.py": 110,
     "pipelines/test_train_and_register.py": 330,
     "pipelines/test_training_set_gate.py": 60,
-    "pipelines/test_tune_and_register.py": 120,
+    "pipelines/test_tune_and_register.py": 150,
     "registry/test_by_hand.py": 50,
     "registry/test_promotion.py": 90,
     "registry/test_server.py": 110,

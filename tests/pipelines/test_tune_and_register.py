@@ -13,7 +13,7 @@ from trainwright.artifacts import Model
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart"
 TUNING: dict[str, Any] = {
-    "space": {"network.learning_rate": {"float": [1e-7, 2e-7], "log": True}},
+    "space": {"training.learning_rate": {"float": [1e-7, 2e-7], "log": True}},
     "sampler": "random",
     "pruner": {"kind": "none"},
     "trials": 3,
@@ -28,7 +28,8 @@ def config(tmp_path: Path) -> Path:
     experiment = yaml.safe_load((QUICKSTART / "experiment.yaml").read_text())
     experiment["data"]["source"] = str(QUICKSTART / "rows.csv")
     experiment["schema_file"] = str(QUICKSTART / "schema.pbtxt")
-    experiment["network"] = {"kind": "trees", "rounds": 20, "learning_rate": 0.3}
+    experiment["network"] = {"kind": "mlp", "hidden": [16]}
+    experiment["training"] = {"steps": 300, "learning_rate": 0.01}
     experiment["evaluation"] = {"missing_baseline": "bootstrap"}
     experiment["registry"]["tracking_uri"] = f"sqlite:///{tmp_path}/mlflow.db"
     path = tmp_path / "experiment.yaml"
@@ -62,7 +63,7 @@ def test_search_that_finds_nothing_better_trains_and_registers_the_default(
     searched = next(step["cost"] for step in costs if step["step"] == "tune")
     assert searched == study["cost"] > sum(trial["cost"] for trial in study["trials"]) > 0
     model = Model.read(Path(seen["train"]["outputs"]["model"]["uri"]))
-    assert model.config["network"]["learning_rate"] == 0.3
+    assert model.config["training"]["learning_rate"] == 0.01
     assert seen["register"]["state"] == "done"
 
 
