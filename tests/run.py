@@ -68,8 +68,7 @@ Each further pytest imports everything and makes the fixtures of a session once 
 """
 
 SLOW: dict[str, float] = {
-    "api/test_examples.py": 810,
-    "authoring/test_pinning.py": 100,
+    "api/test_examples.py": 540,
     "evaluate/test_constant_prediction.py": 40,
     "ingest/test_engines.py": 80,
     "launch/test_agent.py": 150,
@@ -77,22 +76,23 @@ SLOW: dict[str, float] = {
     "launch/test_cluster_scenarios.py": 110,
     "materialize/test_interruptions.py": 110,
     "materialize/test_runs.py": 100,
-    "pipelines/test_alerts.py": 200,
-    "pipelines/test_pages.py": 350,
-    "pipelines/test_reuse.py": 150,
-    "pipelines/test_train_and_register.py": 450,
+    "pipelines/test_alerts.py": 150,
+    "pipelines/test_canary_model.py": 60,
+    "pipelines/test_pages.py": 170,
+    "pipelines/test_reuse.py": 110,
+    "pipelines/test_train_and_register.py": 330,
+    "pipelines/test_training_set_gate.py": 60,
     "pipelines/test_tune_and_register.py": 150,
-    "registry/test_by_hand.py": 90,
-    "registry/test_promotion.py": 140,
+    "registry/test_by_hand.py": 50,
+    "registry/test_promotion.py": 90,
     "registry/test_server.py": 110,
     "reproduce/test_reproduce.py": 350,
     "score/test_baseline.py": 80,
-    "service/test_logged.py": 80,
-    "service/test_openapi.py": 90,
-    "service/test_starting.py": 80,
+    "service/test_logged.py": 60,
+    "service/test_openapi.py": 70,
     "smoke_test/test_trial.py": 70,
-    "summarize/test_run_log.py": 420,
-    "tracking/test_shipping.py": 170,
+    "summarize/test_run_log.py": 150,
+    "tracking/test_shipping.py": 80,
     "train/test_checkpoint_processes.py": 75,
     "train/test_curves.py": 100,
     "train/test_defaults.py": 85,
@@ -120,8 +120,11 @@ AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 HANGS = ("-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
 """A test that takes longer than ten minutes hangs. The longest takes two."""
 
-WHOLE = ("tests/pipelines",)
-"""Folders that one pytest runs, because their tests look at the same long run."""
+TOGETHER = tuple(
+    f"tests/pipelines/test_{name}.py"
+    for name in ("features_elsewhere", "pages", "train_and_register", "training_set_gate")
+)
+"""Files that one pytest runs, because their tests look at the same long run."""
 
 _TEST = re.compile(r"^ *def test_", re.MULTILINE)
 
@@ -279,16 +282,19 @@ def grouped(paths: Iterable[str]) -> dict[str, list[str]]:
 
 def parts(environment: str, paths: Sequence[str]) -> list[Part]:
     """Divide an environment's paths, when they take long; neighbours stay together, for fixtures."""
-    long = {file: seconds(file) for path in paths for file in ([path] if path in WHOLE else files(path))}
+    found = dict.fromkeys(file for path in paths for file in files(path))
+    together = tuple(file for file in found if file in TOGETHER)
+    units = [*((file,) for file in found if file not in together), *([together] if together else [])]
+    long = {unit: sum(map(seconds, unit)) for unit in units}
     whole = sum(long.values())
     count = round(whole / SECONDS_OF_A_PART)
     if count < 2:
         return [Part(environment, 0, tuple(paths))]
     slices: list[list[str]] = [[] for _ in range(count)]
     before = 0.0
-    for file, here in long.items():
-        # A file belongs where its middle lies: half of one that is longer than a part lies on either side.
-        slices[min(count - 1, int((before + here / 2) * count / whole))].append(file)
+    for unit, here in long.items():
+        # A unit belongs where its middle lies: half of one that is longer than a part lies on either side.
+        slices[min(count - 1, int((before + here / 2) * count / whole))].extend(unit)
         before += here
     return [Part(environment, number, tuple(part)) for number, part in enumerate(slices) if part]
 

@@ -191,8 +191,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("service")
     page = (ROOT / "docs" / "predicting.md").read_text()
     wheel, install = (line.split() for line in page.splitlines() if line.startswith("pip "))
-    venv.create(folder / "venv", with_pip=True)
-    pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    venv.create(folder / "venv")
+    pip = [sys.executable, "-m", "pip", "--python", folder / "venv", "--quiet", "--disable-pip-version-check"]
     source = folder / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -1,11 +1,12 @@
 """What ``make test`` ends with: one line of counts that leaves nothing out."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.run import AUTHORING, TOGETHER, everything, grouped, parts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,8 +28,11 @@ def run(tmp_path: Path, files: dict[str, str], *arguments: str) -> tuple[int, st
     return done.returncode, done.stdout.splitlines()[-1]
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    shutil.copy(ROOT / "tests" / "run.py", tmp_path / "tests")
+def start(tmp_path: Path, *arguments: str, part_s: float = 500.0) -> subprocess.CompletedProcess[str]:
+    before, after = (f"SECONDS_OF_A_PART = 1.0, {seconds}\n" for seconds in (500.0, part_s))
+    text = (ROOT / "tests" / "run.py").read_text()
+    assert before in text
+    (tmp_path / "tests" / "run.py").write_text(text.replace(before, after))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     command = [sys.executable, str(tmp_path / "tests" / "run.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -70,7 +74,7 @@ def test_paths_and_options_are_passed_on(tmp_path: Path) -> None:
 
 def test_a_long_environment_is_divided_and_every_test_runs_once(tmp_path: Path) -> None:
     """What failed runs once more in the part that it is of, and its cache is not that of another part."""
-    many = "".join(f"def test_{number}(): pass\n" for number in range(500))
+    many = "".join(f"def test_{number}(): pass\n" for number in range(5))
     unstable = (
         "import pathlib\ndef test_it(tmp_path_factory):\n    seen = pathlib.Path(__file__).parent / 'seen'\n"
     )
@@ -80,14 +84,21 @@ def test_a_long_environment_is_divided_and_every_test_runs_once(tmp_path: Path) 
         file = tmp_path / "tests" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    done = start(tmp_path)
+    done = start(tmp_path, part_s=5.0)
     heads = [line for line in done.stdout.splitlines() if line.startswith("== authoring")]
     assert len(heads) == 3, "two in parts, and one test again"
     assert heads[-1].partition("  ")[2].startswith("tests/house/test_b.py, tests/pages/test_d.py  ")
     assert (
-        done.stdout.splitlines()[-1]
-        == "1001 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped"
+        done.stdout.splitlines()[-1] == "11 passed (1 only alone: UNSTABLE, named above), 0 failed, 0 skipped"
     )
+
+
+def test_files_that_look_at_the_same_long_run_are_in_one_part() -> None:
+    texts = {path: path.read_text() for path in (ROOT / "tests" / "pipelines").glob("test_*.py")}
+    look = {str(path.relative_to(ROOT)) for path, text in texts.items() if "finished: dict" in text}
+    assert look == {*TOGETHER}
+    made = parts(AUTHORING, grouped(everything())[AUTHORING])
+    assert [look <= {*part.paths} for part in made if look & {*part.paths}] == [True]
 
 
 def test_what_tests_start_may_keep_what_it_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

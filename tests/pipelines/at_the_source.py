@@ -35,10 +35,6 @@ def what_is_no_table(bench: Bench) -> None:
         (bench.source / name).write_text("id\n1\n")
 
 
-def a_byte(bench: Bench) -> None:
-    edit(bench.source / "2013-02.csv", ",0,62\n", ",0,63\n")
-
-
 def a_byte_and_nothing_that_tells(bench: Bench) -> None:
     path = bench.source / "2013-02.csv"
     before = path.stat()
@@ -61,11 +57,6 @@ def remembered_and_a_byte(bench: Bench) -> None:
     bench.run()
     a_byte_and_nothing_that_tells(bench)
     edit(bench.source / "2013-03.csv", ",0,", ",1,")
-
-
-def rows_exchanged(bench: Bench) -> None:
-    first, second, *others = rows_of("02")
-    write_file(bench.source / "2013-02.csv", [second, first, *others])
 
 
 def contents_exchanged(bench: Bench) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 import yaml
 from kfp import dsl
 
-import trainwright
 from components.ingest.component import ingest
 from components.resolve.component import resolve
-from trainwright import tracking
 from trainwright.authoring import arguments, images
 from trainwright.configure.configuration import ELSEWHERE
 from trainwright.experiment import Data
@@ -27,7 +25,7 @@ ROWS = 40
 
 
 @dsl.component(base_image=images.TABULAR, install_kfp_package=False)
-def answer(snapshot: dsl.Input[dsl.Dataset], data_version: str, salt: str = "") -> str:
+def answer(snapshot: dsl.Input[dsl.Dataset], data_version: str) -> str:
     """Digest every split's rows in order."""
     import hashlib
     import json
@@ -43,25 +41,24 @@ def answer(snapshot: dsl.Input[dsl.Dataset], data_version: str, salt: str = "") 
         rows = read_split(folder, manifest, split, ["id", "x"]).to_pylist()
         text = "\n".join(f"{row['id']},{row['x']}" for row in rows)
         found[split] = hashlib.sha256(text.encode()).hexdigest()
-    return json.dumps(found, sort_keys=True) + salt
+    return json.dumps(found, sort_keys=True)
 
 
 @dsl.pipeline(name="reuse")
-def pipeline(source: str, data: dict, date: str = "", salt: str = "") -> None:
+def pipeline(source: str, data: dict, date: str = "") -> None:
     now = resolve(source=source, data=data, date=date).set_caching_options(False)
     taken = ingest(source=now.outputs["source"], source_version=now.outputs["version"], data=data)
-    answer(snapshot=taken.outputs["snapshot"], data_version=taken.outputs["Output"], salt=salt)
+    answer(snapshot=taken.outputs["snapshot"], data_version=taken.outputs["Output"])
 
 
 class Machine(Environments):
-    """The real environments, with locks and a library that a row can change, and nobody else meanwhile."""
+    """The real environments, with locks that a row can change, and a library that nobody edits meanwhile."""
 
-    def __init__(self, library: Path) -> None:
-        self.library = library
+    def __init__(self) -> None:
         self.other: dict[str, str] = {}
 
     def library_digest(self) -> str:
-        return tracking.library_digest(self.library)
+        return "as it is"
 
     def lock_digest(self, toolchain: str) -> str:
         return self.other.get(toolchain) or super().lock_digest(toolchain)
@@ -72,7 +69,6 @@ class Bench:
     """A source of three files, an experiment that reads it, and one cache for all runs."""
 
     folder: Path
-    library: Path
     compiled: Path
     machine: Machine
     experiment: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +89,6 @@ class Bench:
             path = self.folder / place
             path.unlink() if path.is_symlink() else shutil.rmtree(path, ignore_errors=True)
         write(self.source)
-        shutil.copyfile(Path(trainwright.__file__).with_name("errors.py"), self.library / "errors.py")
         self.machine.other, self.given = {}, {}
         self.experiment = yaml.safe_load((FLIGHTS / "flights.yaml").read_text())
         self.experiment["data"] = {
@@ -116,7 +111,7 @@ class Bench:
         given = arguments.read(path) | self.given
         section = Data.check(given["data"], "data")
         given |= {"source": section.source, "data": section.to_parameter() | {"source": ELSEWHERE}}
-        wanted = {name: value for name, value in given.items() if name in {"source", "data", "date", "salt"}}
+        wanted = {name: value for name, value in given.items() if name in {"source", "data", "date"}}
         return runner.run(self.compiled, wanted, runs_folder=self.folder / "runs", machine=self.machine)
 
 

@@ -158,16 +158,8 @@ def asked(change: str) -> Callable[[Bench], None]:
     return make
 
 
-def library(bench: Bench) -> None:
-    (bench.library / "errors.py").write_text((bench.library / "errors.py").read_text() + "\n# edited\n")
-
-
 def lock(toolchain: str) -> Callable[[Bench], None]:
     return lambda bench: bench.machine.other.update({toolchain: "another lock"})
-
-
-def salt(bench: Bench) -> None:
-    bench.given["salt"] = "pepper"
 
 
 def changed_and_changed_back(bench: Bench) -> None:

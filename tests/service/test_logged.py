@@ -40,10 +40,10 @@ def entry(key: str, name: str, **tags: str) -> RunEntry:
     return RunEntry(key=key, name=name, status="FINISHED", started_ms=1, ended_ms=2, tags=named)
 
 
-@pytest.fixture
-def tracking_uri(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     """MLflow with two runs: the second made another model of the training set, which the cache had."""
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = f"sqlite:///{tmp_path_factory.mktemp('tracking')}/mlflow.db"
     trained = {"train": ({"training_set": SET}, {"model": OTHER})}
     for run, steps in ((RUN, STEPS), (RUN.replace("9", "8"), trained)):
         nested = tuple(

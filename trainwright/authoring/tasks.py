@@ -1,5 +1,8 @@
 """Settings of a pipeline's tasks: size, retries, time limit, caching, user, and access to object stores."""
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from kfp import dsl, kubernetes
@@ -66,10 +69,11 @@ def configure(
         cached: Whether the task may be served from the cache.
         store: Whether the task itself reads or writes an object store, beyond what KFP's launcher copies.
     """
-    if cpu:
-        task.set_cpu_request(cpu).set_cpu_limit(cpu)
-    if memory:
-        task.set_memory_request(memory).set_memory_limit(memory)
+    with _named_as_caller():
+        if cpu:
+            task.set_cpu_request(cpu).set_cpu_limit(cpu)
+        if memory:
+            task.set_memory_request(memory).set_memory_limit(memory)
     # kfp (2.17) does not declare parameters of sizes on the groups around a task; registering them does.
     task.register_pipeline_channels([amount for amount in (cpu, memory) if not isinstance(amount, str)])
     # Argo counts backoff_max_duration from the start of the first attempt, so it has to hold them all.
@@ -79,6 +83,20 @@ def configure(
     kubernetes.set_timeout(task, hours * HOUR_S)
     kubernetes.set_security_context(task, images.USER, images.USER, run_as_non_root=True)
     return grant_store(task) if store else task
+
+
+@contextmanager
+def _named_as_caller() -> Iterator[None]:
+    """Give kfp (2.17) the name of its caller, for an error message.
+
+    For each amount it reads the source of every frame to find it: two thirds of the time of compiling.
+    """
+    stack = inspect.stack
+    inspect.stack = lambda *_: [(None, "", 0, configure.__name__)] * 2
+    try:
+        yield
+    finally:
+        inspect.stack = stack
 
 
 def grant_mlflow(task: dsl.PipelineTask, secret: str) -> dsl.PipelineTask:

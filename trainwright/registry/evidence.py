@@ -1,12 +1,15 @@
 """Read the evidence of a version from MLflow and check it against the note of its registration."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainwright.artifacts import Model, Record, Trial
 from trainwright.artifacts.model import target_kind
+from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.experiment import Override
 from trainwright.lineage import ancestors
@@ -15,7 +18,13 @@ from trainwright.registry.audit import RegistrationNote, read_note, registration
 from trainwright.registry.names import KEY, STAGE
 from trainwright.registry.provenance import Evidence, require_recomputed
 from trainwright.registry.signing import Keyring
-from trainwright.registry.versions import MODEL_DIGEST_TAG, find_versions, read_document, version_of
+from trainwright.registry.versions import (
+    MODEL_DIGEST_TAG,
+    find_versions,
+    missing_file,
+    read_document,
+    version_of,
+)
 from trainwright.storage import read_bytes
 from trainwright.verdicts import Verdict
 
@@ -26,8 +35,6 @@ if TYPE_CHECKING:
 
 EVIDENCE = "evidence"
 """Folder of a run's artifacts with the verdicts, records and the trial."""
-
-_TRIAL = f"{EVIDENCE}/{Trial.FILE}"
 
 Column = tuple[str, str]
 """Name and type of an input or output."""
@@ -97,13 +104,14 @@ def read_evidence(
             hint="Register its model with the register component; what it was judged by is part of that.",
         )
     run = str(entry.run_id)
-    verdict, data_verdict = (_verdict(client, run, about) for about in ("model", "data"))
-    _require_own_files(client, entry)
-    model = _model(client, entry, verdict)
-    trial = Trial.from_json(read_document(client, run, _TRIAL), f"run {run}, {_TRIAL}")
-    digests = (model.digest, verdict.digest, data_verdict.digest, trial.digest)
-    note = _require_note(audit, name, entry, digests, keys)
-    signature, records = _signature(client, run, model), _records(client, run)
+    with _downloaded(client, run) as folder:
+        verdict, data_verdict = (_verdict(folder, about, run) for about in ("model", "data"))
+        _require_own_files(client, entry)
+        model = _model(client, entry, verdict)
+        trial = Trial.from_json(*_read(folder, Trial.FILE, run))
+        digests = (model.digest, verdict.digest, data_verdict.digest, trial.digest)
+        note = _require_note(audit, name, entry, digests, keys)
+        signature, records = _signature(client, run, model), _records(folder)
     Evidence(
         model=model,
         data_verdict=data_verdict,
@@ -208,18 +216,31 @@ def _signature(client: "MlflowClient", run: str, model: Model) -> ModelSignature
     return ModelSignature(inputs, outputs, target_kind(document))
 
 
-def _verdict(client: "MlflowClient", run: str, about: str) -> Verdict:
-    path = f"{EVIDENCE}/{about}/{Verdict.FILE}"
-    return Verdict.from_json(read_document(client, run, path), f"run {run}, {path}")
-
-
-def _records(client: "MlflowClient", run: str) -> tuple[Record, ...]:
-    """Return the records that no other record contains."""
-    paths = [entry.path for entry in client.list_artifacts(run, EVIDENCE) if not entry.is_dir]
-    steps = [path for path in paths if path.rsplit("/", 1)[-1][:2].isdigit()]
+@contextmanager
+def _downloaded(client: "MlflowClient", run: str) -> Iterator[Path]:
+    """Download all evidence of a version: file by file, MLflow asks for its run and its models each time."""
+    # List first: MLflow reports a missing folder as a server error, which would be retried.
+    if EVIDENCE not in {entry.path for entry in client.list_artifacts(run)}:
+        raise missing_file(run, EVIDENCE)
     with TemporaryDirectory() as scratch:
-        files = [Path(client.download_artifacts(run, path, scratch)) for path in sorted(steps)]
-        records = [Record.read(file) for file in files]
+        yield Path(client.download_artifacts(run, EVIDENCE, scratch))
+
+
+def _verdict(folder: Path, about: str, run: str) -> Verdict:
+    return Verdict.from_json(*_read(folder, f"{about}/{Verdict.FILE}", run))
+
+
+def _read(folder: Path, path: str, run: str) -> tuple[Any, str]:
+    """Return the content of a file of the evidence, and its name in errors."""
+    if not (folder / path).is_file():
+        raise missing_file(run, f"{EVIDENCE}/{path}")
+    where = f"run {run}, {EVIDENCE}/{path}"
+    return read_json(folder / path, where=where), where
+
+
+def _records(folder: Path) -> tuple[Record, ...]:
+    """Return the records that no other record contains."""
+    records = [Record.read(file) for file in sorted(folder.glob("[0-9][0-9]*")) if file.is_file()]
     carried = {parent.digest for record in records for parent in ancestors(record.parents)}
     return tuple(record for record in records if record.digest not in carried)
 

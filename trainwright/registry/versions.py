@@ -132,15 +132,20 @@ def point_aliases(
     return read_aliases(client, name) == dict(aliases) and read == dict(stages)
 
 
+def missing_file(run: str, path: str) -> InputError:
+    """Return the error about a file or folder that a run does not have."""
+    return InputError(
+        f"run {run} has no file {path}",
+        hint="It was not registered by this library, or its files were removed: register it again.",
+    )
+
+
 def read_document(client: "MlflowClient", run: str, path: str, sha256: str = "") -> Any:
     """Read a JSON artifact of a run; InputError if it is missing, not JSON, or has another digest."""
     # List first: MLflow reports a missing file as a server error, which would be retried.
     listed = {entry.path for entry in client.list_artifacts(run, path.rpartition("/")[0])}
     if path not in listed:
-        raise InputError(
-            f"run {run} has no file {path}",
-            hint="It was not registered by this library, or its files were removed: register it again.",
-        )
+        raise missing_file(run, path)
     with TemporaryDirectory() as scratch:
         file = Path(client.download_artifacts(run, path, scratch))
         if sha256 and (found := digest_file(file)) != sha256:
