@@ -64,7 +64,8 @@ def main(argv: list[str]) -> int:
         tether = functools.partial(_stop_when_untethered, options.grace_s)
         threading.Thread(target=tether, name="tether", daemon=True).start()
     monitor = ProcessMonitor(folder, options.grace_s, options.stall_s)
-    return Agent(folder, monitor, options.grace_s).run(argv[split + 1 :])
+    with TemporaryDirectory() as errors:  # torchrun itself leaves the folder of its error files behind
+        return Agent(folder, monitor, options.grace_s).run([f"--log-dir={errors}", *argv[split + 1 :]])
 
 
 class Agent:
@@ -108,9 +109,7 @@ class Agent:
         api.LocalElasticAgent = functools.partial(ElasticAgent, self._monitor, self._folder, self._grace_s)  # type: ignore[assignment,attr-defined,unused-ignore]
         timeout = [f"--shutdown-timeout={self._grace_s}"] if HAS_SHUTDOWN_TIMEOUT else []
         try:
-            with TemporaryDirectory() as errors:  # torchrun leaves its folder behind
-                options = [f"--log-dir={errors}", *timeout]
-                run.run(run.parse_args([*options, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
+            run.run(run.parse_args([*timeout, *arguments]))  # type: ignore[no-untyped-call,unused-ignore]
         except ChildFailedError:
             first = self._monitor.cause
             return InternalError.code if first is None else self._report(first)
