@@ -1,4 +1,4 @@
-"""A small training that goes wrong as told: ``-m tests.train.stoppable FOLDER OPTIONS``, under torchrun."""
+"""A small training that fails by its options: ``-m tests.train.stoppable FOLDER OPTIONS``, under torchrun."""
 
 import hashlib
 import json
@@ -243,11 +243,11 @@ def main(folder: Path, options: Options, stop: StopSignal) -> None:
 
 def one_process(folder: Path, options: Options) -> None:
     """Train as one of several processes that no agent looks after."""
-    with reported_rank(folder, int(os.environ["RANK"])), handle_stop_signals() as told:
-        main(folder, options, told)
+    with reported_rank(folder, int(os.environ["RANK"])), handle_stop_signals() as stop:
+        main(folder, options, stop)
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    with exit_without_threads(), reported_rank(place, int(os.environ["RANK"])), handle_stop_signals() as told:
-        main(place, Options(**json.loads(sys.argv[2])), told)
+    with exit_without_threads(), reported_rank(place, int(os.environ["RANK"])), handle_stop_signals() as stop:
+        main(place, Options(**json.loads(sys.argv[2])), stop)

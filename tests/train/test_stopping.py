@@ -84,7 +84,7 @@ def steps_saved(home: Path) -> list[int]:
 
 
 def test_a_training_that_is_stopped_ends_like_one_left_alone(tmp_path: Path, undisturbed: str) -> None:
-    """Told to stop at some step, by a signal to one process; then left alone."""
+    """Stopped at some step, by a signal to one process; then left alone."""
     first = random.SystemRandom().randint(2, 55)
     options = Options(training=WATCHING, signals=[[first, 1, signal.SIGTERM]])
     with pytest.raises(Preempted, match=f"stopped after step {first + 1} of 60, which is saved") as caught:

@@ -15,7 +15,7 @@ from trainwright.errors import InputError, Preempted
 
 KILLS = 2
 LONG = {"steps": 1200, "guards": {"early_stopping": {"share": 0.2, "every_steps": 100, "patience": 50}}}
-"""A trial that is to pause at its rung has not ended before it is told to."""
+"""A trial that is to pause at its rung has not ended before the controller pauses it."""
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -135,7 +135,7 @@ class Power:
 
     @property
     def theory(self) -> float:
-        """Calculated when it is asked for: of a share, it is a floor for every pair of counts."""
+        """Calculated only where it is used: of a share, it is a floor for every pair of counts."""
         return self.expected()
 
     @property
