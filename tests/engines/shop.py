@@ -88,8 +88,9 @@ def windows(
     """
     folder.mkdir()
     path = "offline/stock/*.parquet"
-    on_spark = "offline_store" in settings
-    shop = applied(Shop(folder, stores.sqlite(folder), settings=settings, path=path, on_spark=on_spark))
+    on_spark, ttl = "offline_store" in settings, timedelta(hours=1)
+    shop = Shop(folder, stores.sqlite(folder), settings=settings, path=path, on_spark=on_spark, ttl=ttl)
+    applied(shop)
     shop.add("a", [row(1, 0, 10), row(1, 5, 15), *(row(key, 3, 20 + key) for key in range(2, 9))])
     first = shop.run(date=at(5).isoformat())
     shop.add("b", [row(key, 4.5, 30 + key) for key in range(3, 7)])

@@ -1,7 +1,10 @@
 """One of Feast's engines materializes a window: for data past one machine."""
 
 import contextlib
+import copy
+import ctypes
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT = timedelta(microseconds=1)
 _WHERE = f"{SETTINGS}: batch_engine"
 _JOINED = "Ray runtime started"
+_PR_SET_PDEATHSIG = 1
 _REJECTED = re.compile("[Vv]ersion mismatch|Unknown keyword argument")
 """Ray's errors for a cluster of another version than ours, and for an option in ``ray_conf``."""
 
@@ -93,10 +97,12 @@ def _materialize(run: EngineRun) -> None:
     from feast import FeatureStore
     from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
 
+    view = copy.copy(run.view.feast)
+    view.ttl = timedelta(0)  # Ray's engine leaves out rows that are older now, also in a backfill
     store: Any = FeatureStore(repo_path=str(run.folder), config=run.config)
     task = MaterializationTask(
         project=store.project,
-        feature_view=run.view.feast,
+        feature_view=view,
         start_time=run.window.start or _EPOCH,
         end_time=run.window.end - _INSTANT,  # Feast's windows include their end
         tqdm_builder=_quiet,
@@ -124,7 +130,11 @@ def _ray_node(address: str) -> Iterator[None]:
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
     command += ["--num-cpus=0", "--disable-usage-stats"]
     with subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  Ray sets it in its children this way, too
     ) as node:
         said = []
         for line in node.stdout or ():
@@ -136,7 +146,16 @@ def _ray_node(address: str) -> Iterator[None]:
         try:
             yield
         finally:
+            import ray
+
+            ray.shutdown()  # with its node, Ray would end this process, too
             node.terminate()
+
+
+def _end_with_parent() -> None:
+    """Let the kernel stop this process when its parent was killed, which then could not."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _quiet(length: int) -> Any:
