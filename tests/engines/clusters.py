@@ -1,7 +1,6 @@
 """Clusters of Spark and Ray on this machine, whose nodes are process groups that a test can kill."""
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ PATIENT_S = 300
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_raylet_start_wait_time_s": f"{PATIENT_S}",
     "RAY_worker_register_timeout_seconds": f"{PATIENT_S}",  # of 60: a worker imports Feast first
     "RAY_gcs_server_request_timeout_seconds": f"{PATIENT_S}",
@@ -60,16 +58,16 @@ class Cluster:
             node.wait()
 
     def kill_during(
-        self, name: str, working: Callable[[], bool], replace: Callable[[], None]
+        self, working: Callable[[], str | None], replace: Callable[[str], None]
     ) -> Callable[[], bool]:
-        """Kill a node in a thread once it is working, and replace it; return whether that was done."""
+        """Kill a node in a thread once one is working, and replace it; return whether that was done."""
         done = threading.Event()
 
         def watch() -> None:
-            while not working():
+            while not (name := working()):
                 time.sleep(0.02)
             self.kill(name)
-            replace()
+            replace(name)
             done.set()
 
         threading.Thread(target=watch, daemon=True).start()
@@ -140,9 +138,12 @@ class RayCluster(Cluster):
     def start_node(self, name: str) -> None:
         self._node(name, f"--address={self.address}", "--num-cpus=1")
 
-    def writing(self, name: str) -> bool:
-        """Return whether a task of Feast that writes is running on a node."""
-        return "ray::MapBatches" in " ".join(tree(self.nodes[name].pid).values())
+    def writing(self) -> str | None:
+        """Return the node on which a task of Feast that writes is running."""
+        for name, node in self.nodes.items():
+            if "ray::MapBatches" in " ".join(tree(node.pid).values()):
+                return name
+        return None
 
 
 @contextmanager

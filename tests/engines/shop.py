@@ -6,6 +6,7 @@ each part gave, for the tests to judge. One process does it all, because an engi
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import warnings
@@ -234,7 +235,7 @@ def _without_executors(folder: Path, cluster: SparkCluster) -> dict[str, Any]:
 
 def _on_workers(folder: Path, cluster: SparkCluster, port: int) -> dict[str, Any]:
     def kill_one() -> Callable[[], bool]:
-        return cluster.kill_during("2", lambda: busy_executors() == 2, lambda: cluster.start_worker("2"))
+        return cluster.kill_during(lambda: "2" if busy_executors() == 2 else None, cluster.start_worker)
 
     for name in ("1", "2"):
         cluster.start_worker(name)
@@ -264,11 +265,11 @@ def _on_workers(folder: Path, cluster: SparkCluster, port: int) -> dict[str, Any
 def _after_the_loss(folder: Path, cluster: SparkCluster) -> dict[str, Any]:
     repository = folder / "repo"
 
-    def kill_the_rest() -> None:
+    def kill_the_rest(_: str) -> None:
         cluster.kill("2", "master")
         product.EXECUTOR_WAIT_S = SHORT_S
 
-    killed = cluster.kill_during("1", lambda: busy_executors() > 0, kill_the_rest)
+    killed = cluster.kill_during(lambda: "1" if busy_executors() else None, kill_the_rest)
     lost = error_of(lambda: join(folder, repository, "lost")) | {"killed": killed()}
     away = error_of(lambda: join(folder, repository, "away"))
     jars = folder / "jars"  # a master that says that it is of another version
@@ -282,18 +283,18 @@ def _after_the_loss(folder: Path, cluster: SparkCluster) -> dict[str, Any]:
 
 
 def on_ray(folder: Path, port: int) -> dict[str, Any]:
-    """Do everything on a cluster of a head and a node."""
-    os.environ.update(RAY)
+    """Do everything on a cluster of a head and two nodes."""
+    say_token(folder)
+    os.environ.update(RAY, RAY_AUTH_TOKEN_PATH=str(folder / "token"))
     cluster = RayCluster(folder)
     with running(cluster):
         cluster.start_head()
-        cluster.start_node("node")
+        for name in ("1", "2"):
+            cluster.start_node(name)
         engine = {"type": "ray.engine", "ray_address": cluster.address}
 
         def kill_one() -> Callable[[], bool]:
-            return cluster.kill_during(
-                "node", lambda: cluster.writing("node"), lambda: cluster.start_node("node")
-            )
+            return cluster.kill_during(cluster.writing, cluster.start_node)
 
         found = {
             "windows": windows(folder / "windows", {"batch_engine": engine}, kill_one),
@@ -317,11 +318,13 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     option = run()
     del engine["ray_conf"]
     applied(shop)
-    rejected = _with_variable("RAY_AUTH_TOKEN", "f" * 64, run)
+    token = say_token(folder)
+    rejected = run()
+    (folder / "token").write_text(token)
     before = _say_version(cluster.address, '{"ray_version": "2.0.0", "python_version": "3.11.0"}')
     version = run()
     _say_version(cluster.address, before)
-    killed = cluster.kill_during("node", lambda: cluster.writing("node"), lambda: cluster.kill("head"))
+    killed = cluster.kill_during(cluster.writing, lambda _: cluster.kill("head"))
     return {
         "option": option,
         "rejected": rejected,
@@ -330,6 +333,14 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
         "away": run(),
         "written": [str(path) for path in (folder / "state").rglob("watermark*")],
     }
+
+
+def say_token(folder: Path) -> str:
+    """Write a new token, which only a node that starts reads; return the one before."""
+    path = folder / "token"
+    before = path.read_text() if path.exists() else ""
+    path.write_text(secrets.token_hex(32))
+    return before
 
 
 SAY_VERSION = """
@@ -345,15 +356,6 @@ def _say_version(address: str, metadata: str) -> str:
     """Let a Ray cluster report other versions; return what it reported. A client ends with its cluster."""
     command = [sys.executable, "-c", SAY_VERSION, address, metadata]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-
-
-def _with_variable(name: str, value: str, action: Callable[[], Any]) -> Any:
-    before = os.environ[name]
-    os.environ[name] = value
-    try:
-        return action()
-    finally:
-        os.environ[name] = before
 
 
 def main(engine: str, folder: Path, port: int) -> None:

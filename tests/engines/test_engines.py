@@ -95,24 +95,25 @@ def test_store_without_writes_is_found_although_ray_reports_success(engine: str,
     assert expected[engine] in stored["what"]
 
 
+@BOTH
 @pytest.mark.parametrize(
-    ("failure", "code", "what"),
+    ("failure", "code", "spark", "ray"),
     [
-        ("option", 10, "Spark has no option 'sparks.sql.adaptive.enabled'"),
-        ("rejected", 21, "no executor for 6 s"),
-        ("lost", 21, "no executor for 6 s"),
-        ("away", 21, "no Spark master answers at spark://127.0.0.1:"),
-        ("version", 10, "runs 3.5.1, this step's pyspark is 4."),
+        ("option", 10, "Spark has no option 'sparks.sql.adaptive.enabled'", "nonsense"),
+        ("rejected", 21, "no executor for 6 s", "could not join the cluster"),
+        ("lost", 21, "no executor for 6 s", "ended with exit code 1"),
+        ("away", 21, "no Spark master answers at spark://127.0.0.1:", "no Ray cluster answers at 127.0.0.1:"),
+        ("version", 10, "runs 3.5.1, this step's pyspark is 4.", "Ray: 2.0.0"),
     ],
 )
 def test_cluster_that_cannot_do_the_work_is_a_typed_error_and_nothing_is_written(
-    failure: str, code: int, what: str, given: Any
+    engine: str, failure: str, code: int, spark: str, ray: str, given: Any
 ) -> None:
-    found = given("spark")[failure]
+    found = given(engine)[failure]
     assert found["code"] == code, found
     assert found.get("killed", True)
-    assert what in found["what"]
-    assert given("spark")["written"] == []
+    assert (spark if engine == "spark" else ray) in found["what"]
+    assert given(engine)["written"] == []
 
 
 def test_workers_with_another_feast_are_rejected_with_both_versions(given: Any) -> None:
