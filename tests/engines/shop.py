@@ -9,6 +9,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,7 +20,7 @@ import pyarrow as pa
 import redis
 import yaml
 
-from tests.engines.clusters import RAY, RayCluster, SparkCluster, running
+from tests.engines.clusters import RAY, RayCluster, SparkCluster, running, tree
 from tests.featurestore.repository import ViewSpec, make_repository, write_table
 from tests.materialize import shop as stores
 from tests.materialize.shop import Shop, at, contents, row
@@ -324,15 +325,41 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
     before = _say_version(cluster.address, '{"ray_version": "2.0.0", "python_version": "3.11.0"}')
     version = run()
     _say_version(cluster.address, before)
+    left = _left_by_a_killed_step(cluster.address)
     killed = cluster.kill_during(cluster.writing, lambda _: cluster.kill("head"))
     return {
         "option": option,
         "rejected": rejected,
         "version": version,
+        "left": left,
         "lost": run() | {"killed": killed()},
         "away": run(),
         "written": [str(path) for path in (folder / "state").rglob("watermark*")],
     }
+
+
+IN_CLUSTER = """
+import sys, time
+from trainwright.materialize.engine import _ray_node
+with _ray_node(sys.argv[1]):
+    print("in", flush=True)
+    time.sleep(600)
+"""
+
+
+def _left_by_a_killed_step(address: str) -> list[str]:
+    """Kill a process that has joined a cluster; return what runs of its node 30 s later."""
+    command = [sys.executable, "-c", IN_CLUSTER, address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as step:
+        assert step.stdout is not None
+        assert step.stdout.readline() == "in\n"
+        made = set(tree(step.pid))
+        step.kill()
+        step.wait()
+    until = time.monotonic() + 30
+    while made & set(tree(1)) and time.monotonic() < until:
+        time.sleep(0.5)
+    return [name for number, name in tree(1).items() if number in made]
 
 
 def say_token(folder: Path) -> str:

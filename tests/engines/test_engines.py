@@ -116,6 +116,10 @@ def test_cluster_that_cannot_do_the_work_is_a_typed_error_and_nothing_is_written
     assert given(engine)["written"] == []
 
 
+def test_killed_step_leaves_no_node_of_ray_behind(given: Any) -> None:
+    assert given("ray")["left"] == []
+
+
 def test_workers_with_another_feast_are_rejected_with_both_versions(given: Any) -> None:
     found = given("spark")["packages"]
     assert found["code"] == 10, found
