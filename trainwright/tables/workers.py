@@ -170,10 +170,11 @@ class _Run(Generic[Task, Result]):
         worker.process.join(_GRACE_S)
         code = worker.process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        memory = "SIGKILL mostly means that memory ran out: give the step more of it, or use fewer workers."
         return self._pool.died(
             f"a worker process {how}",
             where=self._pool.describe(self._tasks[worker.tasks[0]]),
-            hint="SIGKILL mostly means that memory ran out: give the step more of it, or use fewer workers.",
+            hint=memory if code < 0 else "Its last lines in the log say why.",
         )
 
 
