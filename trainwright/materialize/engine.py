@@ -146,7 +146,7 @@ def _ray_node(address: str) -> Iterator[None]:
         try:
             yield
         finally:
-            import ray
+            import ray  # type: ignore[import-not-found,unused-ignore]
 
             ray.shutdown()  # else Ray ends this process with its node
             node.kill()  # it has no work, and a node that is terminated waits for 30 s
