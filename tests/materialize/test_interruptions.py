@@ -30,8 +30,8 @@ from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_online, open_service
 from trainwright.featurestore.repository import is_transient
 from trainwright.materialize.materialize import materialize
-from trainwright.materialize.redis import SCRIPT_ROWS, RedisWriter
 from trainwright.materialize.watermark import WatermarkHistory
+from trainwright.materialize.writers import SCRIPT_ROWS, RedisWriter
 from trainwright.storage.lease import hold_lease
 
 

@@ -26,9 +26,8 @@ from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import Online, OnlineView, close_store, open_online
 from trainwright.materialize.encoding import SerializedRows, encode_rows, is_fast
 from trainwright.materialize.latest import latest_rows
-from trainwright.materialize.redis import RedisWriter
 from trainwright.materialize.watermark import TimeWindow
-from trainwright.materialize.writers import FeastWriter, OnlineWriter, RequireLease, writer_for
+from trainwright.materialize.writers import FeastWriter, OnlineWriter, RedisWriter, RequireLease, writer_for
 from trainwright.storage import lease, list_files
 
 EXAMPLES = 20

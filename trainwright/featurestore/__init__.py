@@ -3,15 +3,18 @@
 Feast is imported inside functions: it takes seconds, and only two steps need it.
 """
 
-from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version
 from trainwright.featurestore.online import Online, OnlineView, open_online
 from trainwright.featurestore.repository import (
     SETTINGS,
+    Checkout,
+    checked_out,
     close_store,
     inside,
+    is_remote,
     open_folder,
     open_settings,
     read_definitions,
+    require_version,
     retry_outage,
 )
 from trainwright.featurestore.service import (

@@ -27,8 +27,7 @@ from trainwright.join.audit import (
     single_column_scores,
 )
 from trainwright.join.columns import ColumnPlan, plan_columns
-from trainwright.join.engine import EngineHistory
-from trainwright.join.history import FileHistory, History, Ints, microseconds
+from trainwright.join.history import EngineHistory, FileHistory, History, Ints, microseconds
 from trainwright.tables.capacity import warn_of_memory
 
 

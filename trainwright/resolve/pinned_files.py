@@ -22,7 +22,7 @@ from trainwright.storage import (
     parse_commit,
     take_listing,
 )
-from trainwright.storage.checksums import digest_files
+from trainwright.storage.local import digest_files
 
 _HINT = "Restore these bytes where they were, or name a folder that has them: --data FOLDER."
 

@@ -14,7 +14,7 @@ from trainwright.errors import InputError, PermissionRefused
 from trainwright.sources.formats import File, read_footer, read_groups
 from trainwright.sources.parts import FileSchema, SourcePart, Sources, split
 from trainwright.storage import Access, list_files, local_path
-from trainwright.storage.checksums import digest_files
+from trainwright.storage.local import digest_files
 from trainwright.storage.uris import absolute
 from trainwright.tables import plain
 

@@ -13,9 +13,8 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
-from trainwright.storage.checksums import digest_files
 from trainwright.storage.git import parse_commit
-from trainwright.storage.local import list_local
+from trainwright.storage.local import digest_files, list_local
 from trainwright.storage.reading import md5_by_reading
 from trainwright.storage.store import NotFound, store_of, with_retries
 from trainwright.storage.uris import WILDCARD, Remote, is_visible, local_path, matcher, remote
