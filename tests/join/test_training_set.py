@@ -336,7 +336,7 @@ def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: P
     sales = write_sales(tmp_path / "sales", {"train": [sale("a", 1)]})
     version = take_listing(features_of(repository).source).content_digest
     make_repository(repository, [replace(PRICES, rows=PRICES.rows[:1])])
-    with pytest.raises(InputError, match="they changed after `resolve`"):
+    with pytest.raises(InputError, match="changed after `resolve`"):
         make_training_set(
             tmp_path / "sales",
             sales.digest,

@@ -14,7 +14,6 @@ from trainwright.featurestore.repository import (
     open_folder,
     open_settings,
     read_definitions,
-    require_version,
     retry_outage,
 )
 from trainwright.featurestore.service import (
@@ -48,7 +47,6 @@ __all__ = [
     "open_settings",
     "read_definitions",
     "require_same_feast",
-    "require_version",
     "retry_outage",
     "spark_session",
 ]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import DependencyError, InputError
 from trainwright.retries import OUTAGE_S, GaveUp, retry
-from trainwright.storage import fetch, fetch_commit, head, join, local_path, parse_commit, take_listing
+from trainwright.storage import fetch, fetch_commit, head, join, local_path, parse_commit
 from trainwright.storage.git import FORM
 
 _T = TypeVar("_T")
@@ -299,19 +299,6 @@ class Checkout:
 def is_remote(repository: str) -> bool:
     """Tell whether a repository has to be fetched."""
     return parse_commit(repository) is not None or local_path(repository) is None
-
-
-def require_version(source: str, version: str) -> Listing:
-    """List the files of a repository, and check their content digest."""
-    listing = take_listing(source)
-    found = listing.content_digest
-    if found != version:
-        raise InputError(
-            f"the features are {found[:12]}, expected {version[:12]}: they changed after `resolve`",
-            where=source,
-            hint="Run again: `resolve` lists them first.",
-        )
-    return listing
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from trainwright.featurestore import (
     checked_out,
     offline_files,
     open_service,
-    require_version,
 )
 from trainwright.join.audit import MEASURES, Audit, displayed, suspicious
 from trainwright.join.chunks import HistoryOf, Join, QuarantinedKeys, open_history
@@ -29,6 +28,7 @@ from trainwright.join.gate import (
 )
 from trainwright.redaction import redacted
 from trainwright.report.markdown import escape, table
+from trainwright.storage import require_listing
 from trainwright.tables.capacity import warn_of_disk
 from trainwright.tracking import Stopwatch
 
@@ -144,7 +144,7 @@ def _opened_service(features: Features, version: str) -> Iterator[Service | None
     if not (features.service and features.source and features.repository):
         yield None
         return
-    listing = require_version(features.source, version)
+    listing = require_listing("features.source", features.source, version)
     with checked_out(features.repository, listing) as checkout:
         service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
         require_covered(service, features.source, checkout, [entry.uri for entry in listing.files])

@@ -14,7 +14,6 @@ from trainwright.featurestore import (
     checked_out,
     is_remote,
     open_online,
-    require_version,
     retry_outage,
 )
 from trainwright.materialize.check import EarlierRows, check, look_up_earlier, require_equal
@@ -33,7 +32,7 @@ from trainwright.materialize.watermark import (
 from trainwright.materialize.writers import RequireLease, keeps_newer_rows, writer_for
 from trainwright.placeholders import filled
 from trainwright.report.markdown import escape, table
-from trainwright.storage import join, local_path, take_listing
+from trainwright.storage import join, local_path, require_listing, take_listing
 from trainwright.storage.lease import Lease, hold_lease
 from trainwright.tracking import Stopwatch
 
@@ -107,7 +106,7 @@ def materialize(
     window_end(section, date, now)  # rejects a wrong window before anything is opened
     listing = Listing(source=section.source, files=())
     if is_remote(section.repository):  # fetched in exactly the version that `resolve` found
-        listing = require_version(section.source, features_version)
+        listing = require_listing("materialize.source", section.source, features_version)
     with checked_out(section.repository, listing) as checkout:
         online = open_online(
             str(checkout.folder), section.views, fetched=checkout.fetched, retry_s=section.retry_s

@@ -9,12 +9,13 @@ from trainwright.significance.estimate import (
     Estimate,
     apart,
     beyond,
+    gamma_quantile,
+    gamma_tail,
     independent_difference,
     mean_bounds,
     normal_quantile,
     rows_needed,
 )
-from trainwright.significance.gamma import gamma_quantile, gamma_tail
 from trainwright.significance.proportions import (
     Rest,
     gap_to_whole,

@@ -16,7 +16,7 @@ from trainwright.experiment import Data, Query
 from trainwright.sources import sql_statement
 from trainwright.sources.database import Connector, parse_database
 from trainwright.sources.inference import TypeInference, convert, declared_types
-from trainwright.sources.parts import SourcePart, Sources, pinned, unpinned, wider
+from trainwright.sources.sources import SourcePart, Sources, pinned, unpinned, wider
 from trainwright.storage import Access
 from trainwright.storage.store import RetryableError, with_retries
 from trainwright.tables import plain, require_columns, require_distinct

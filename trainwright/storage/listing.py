@@ -50,6 +50,23 @@ def take_listing(source: str, access: Access = ANYTHING, remember: str | None = 
     return Listing(source=source, files=tuple(files), protection=protection)
 
 
+def require_listing(what: str, source: str, version: str) -> Listing:
+    """List a source as :func:`take_listing` does, and check that its content is what ``resolve`` found.
+
+    Raises:
+        InputError: Its content digest is not ``version``; ``what`` names the source.
+    """
+    listing = take_listing(source)
+    if listing.content_digest != version:
+        raise InputError(
+            f"{what} changed after `resolve`: expected {version[:12] or '(no version)'}, found "
+            f"{listing.content_digest[:12]}",
+            where=source,
+            hint="Run again: `resolve` lists it first.",
+        )
+    return listing
+
+
 def list_files(source: str, suffixes: tuple[str, ...] = (), access: Access = ANYTHING) -> list[SourceFile]:
     """List the files of a source, sorted by URI; remote ones have a checksum and a version.
 

@@ -54,8 +54,7 @@ from trainwright.validate.checks import (
 )
 from trainwright.validate.columns import with_bins
 from trainwright.validate.inference import infer_schema
-from trainwright.validate.judgement import SnapshotJudgement
-from trainwright.validate.policy import plan, split_names
+from trainwright.validate.judgement import SnapshotJudgement, plan, split_names
 from trainwright.validate.profile import Profile, Profiler, own_cuts
 from trainwright.validate.quarantine import Quarantined, take_out
 from trainwright.validate.report import write_report, write_summary
@@ -417,7 +416,7 @@ class _Run:
             unseen = measure_unseen(pair, limits, threshold=config.new_values_threshold)
             there = [limit.column for limit in limits if limit.column in readable]
             missing = measure_missing(pair, there, threshold=config.missing_threshold)
-            measured += [*drift.measured, *missing, *unseen.measured]
+            measured += [*drift.measured, *missing.measured, *unseen.measured]
             not_judged += drift.not_judged
             for column in (limit.column for limit in limits if limit.column not in readable):
                 kind = self.types.get(column)
