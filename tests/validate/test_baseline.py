@@ -99,7 +99,7 @@ def test_the_data_is_compared_with_the_accepted_baseline_and_the_verdict_names_i
     assert rules["volume/min"].value == 1.0
     assert rules["baseline"].passed
     assert judged.verdict.judged["baseline"] == Baseline.read(Path(used["baseline"])).digest
-    assert "baseline/drift/hour" in judged.outcome.metrics
+    assert "baseline/drift/hour" in judged.outcome.metrics()
     assert "4,000 rows of data" in judged.page
 
 

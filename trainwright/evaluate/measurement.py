@@ -88,7 +88,7 @@ def measure(
     findings = Findings(
         evaluation=evaluation,
         kind=data.kind,
-        sample=replace(_sample(whole), digest=digest_rows(data)),
+        sample=replace(_sample(whole), digest=_digest_rows(data)),
         baseline=_baseline(data, baseline_version),
         unscored="" if baseline else baseline_version,
         threshold=data.candidate.threshold if data.kind == "binary" else None,
@@ -273,7 +273,7 @@ def _sample(whole: Partition) -> Sample:
     )
 
 
-def digest_rows(data: EvaluationData) -> str:
+def _digest_rows(data: EvaluationData) -> str:
     """Return a digest of keys and labels, whatever the order of the rows; without keys of labels."""
     return hashlib.sha256(data.survey["lines"].astype("<u8").tobytes()).hexdigest()
 

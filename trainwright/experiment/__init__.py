@@ -40,8 +40,7 @@ from trainwright.experiment.run import (
     Triggers,
 )
 from trainwright.experiment.section import Section
-from trainwright.experiment.training import ResolvedTraining, Tracking, Training
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import ResolvedTraining, Tracking, Training, Tuning
 from trainwright.experiment.validation import (
     Quarantine,
     ServingLog,

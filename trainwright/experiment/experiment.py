@@ -13,8 +13,7 @@ from trainwright.experiment.registry import Promotion, Registry, Serving
 from trainwright.experiment.resources import LABEL_VALUE, Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Name, Section
-from trainwright.experiment.training import Training
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import Training, Tuning
 from trainwright.experiment.validation import Validation
 
 OWNER_LABELS = {"owner": "owner", "cost-centre": "cost_centre"}

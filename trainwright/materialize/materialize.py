@@ -18,7 +18,6 @@ from trainwright.featurestore import (
 )
 from trainwright.materialize.check import EarlierRows, check, look_up_earlier, require_equal
 from trainwright.materialize.encoding import encode_rows
-from trainwright.materialize.engine import LOCAL, run_engine
 from trainwright.materialize.latest import LatestRows, latest_rows
 from trainwright.materialize.watermark import (
     TimeWindow,
@@ -29,7 +28,7 @@ from trainwright.materialize.watermark import (
     run_window,
     window_end,
 )
-from trainwright.materialize.writers import RequireLease, keeps_newer_rows, writer_for
+from trainwright.materialize.writers import LOCAL, RequireLease, keeps_newer_rows, run_engine, writer_for
 from trainwright.placeholders import filled
 from trainwright.report.markdown import escape, table
 from trainwright.storage import join, local_path, require_listing, take_listing

@@ -1,17 +1,29 @@
 """Writers of rows into an online store: ours into Redis, Feast's own into every other, or Feast's engine."""
 
+import contextlib
 import re
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from trainwright.errors import DependencyError, InputError, TransientError
-from trainwright.featurestore import Online, OnlineView
+from trainwright.featurestore import (
+    SETTINGS,
+    Online,
+    OnlineView,
+    address_towards,
+    require_same_feast,
+    spark_session,
+)
 from trainwright.materialize.encoding import (
     KEY_VERSION,
     SerializedRows,
@@ -22,7 +34,131 @@ from trainwright.materialize.encoding import (
     span,
     timestamps,
 )
-from trainwright.materialize.engine import LOCAL
+from trainwright.materialize.watermark import TimeWindow
+from trainwright.tables.workers import Pool
+
+LOCAL, SPARK, RAY = "local", "spark.engine", "ray.engine"
+"""Feast's names of engines; ``local`` is this process."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT = timedelta(microseconds=1)
+_WHERE = f"{SETTINGS}: batch_engine"
+_JOINED = "Ray runtime started"
+_REJECTED = re.compile("[Vv]ersion mismatch|Unknown keyword argument")
+"""Ray's errors for a cluster of another version than ours, and for an option in ``ray_conf``."""
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """One view's window for an engine; ``config`` is that of Feast's repository in ``folder``."""
+
+    engine: str
+    config: Any
+    folder: Path
+    view: OnlineView
+    window: TimeWindow
+
+    @property
+    def failure(self) -> str:
+        """The beginning of the message of a failure."""
+        return f"Feast's engine {self.engine!r} failed on view {self.view.name!r}"
+
+
+def run_engine(online: Online, view: OnlineView, window: TimeWindow) -> None:
+    """Let the repository's engine materialize a window, and wait for it.
+
+    Ray ends the process that drives it when it loses its cluster, so that is another one. Ray's engine
+    reports success when nothing was written, so the check afterwards decides.
+    """
+    run = EngineRun(online.engine, online.feast.config, online.folder, view, window)
+    if online.engine == SPARK:
+        with spark_session(run.config.batch_engine.spark_conf, run.failure, _WHERE) as session:
+            require_same_feast(session, _WHERE)
+            _materialize(run)
+    elif online.engine == RAY:
+        pool = Pool(_drive, 1, describe=lambda run: run.failure, preload=[__name__], inline=False)
+        list(pool.run([run]))
+    else:
+        _drive(run)
+
+
+def _drive(run: EngineRun) -> None:
+    """Materialize, and name the reason of a failure."""
+    address = getattr(run.config.batch_engine, "ray_address", None)
+    try:
+        with _ray_node(address) if address else contextlib.nullcontext():
+            _materialize(run)
+    except InputError:
+        raise
+    except Exception as error:
+        what = f"{run.failure}: {type(error).__name__}: {error}"
+        if _REJECTED.search(what):
+            hint = "Correct the option, or run the cluster with the versions of this step: docs/features.md."
+            raise InputError(what, where=_WHERE, hint=hint) from error
+        hint = "Nothing is lost: the watermark stays where it was, and the next run repeats the window."
+        raise DependencyError(what, where=_WHERE, hint=hint) from error
+
+
+def _materialize(run: EngineRun) -> None:
+    """Call the engine alone.
+
+    ``FeatureStore.materialize`` writes its own watermark and state into the registry, where a killed run
+    leaves them wrong.
+    """
+    from feast import FeatureStore
+    from feast.infra.common.materialization_job import MaterializationJobStatus, MaterializationTask
+
+    store: Any = FeatureStore(repo_path=str(run.folder), config=run.config)
+    task = MaterializationTask(
+        project=store.project,
+        feature_view=run.view.feast,
+        start_time=run.window.start or _EPOCH,
+        end_time=run.window.end - _INSTANT,  # Feast's windows include their end
+        tqdm_builder=_quiet,
+    )
+    with contextlib.chdir(run.folder):  # an engine resolves relative paths against its own folder
+        jobs = store.provider.batch_engine.materialize(store.registry, [task])
+    for job in jobs:
+        if job.status() == MaterializationJobStatus.ERROR:
+            raise job.error()
+
+
+@contextlib.contextmanager
+def _ray_node(address: str) -> Iterator[None]:
+    """Let this machine join a Ray cluster, without CPUs for its tasks.
+
+    Only a node of the cluster can drive Ray Data: Ray's client (``ray://``) cannot, as of Ray 2.60.
+    """
+    try:
+        answers = address_towards(address)
+    except ValueError as error:
+        hint = "Name HOST:PORT of the cluster's GCS, such as ray-head:6379: Ray's client cannot run Ray Data."
+        raise InputError(str(error), where=f"{_WHERE}.ray_address", hint=hint) from None
+    if not answers:
+        raise ConnectionError(f"no Ray cluster answers at {address}")
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--address={address}"]
+    command += ["--num-cpus=0", "--disable-usage-stats"]
+    with subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as node:
+        said = []
+        for line in node.stdout or ():
+            said.append(line)
+            if _JOINED in line:
+                break
+        else:
+            raise ConnectionError(f"this machine could not join the cluster at {address}: {''.join(said)}")
+        try:
+            yield
+        finally:
+            node.terminate()
+
+
+def _quiet(length: int) -> Any:
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    return tqdm(total=length, disable=True)
+
 
 SCRIPT_ROWS = 500
 """Rows of one call: some milliseconds of the server's one thread."""
@@ -226,7 +362,6 @@ FEAST_ROWS = 10_000
 MAX_REDIS_FEATURES = 1000
 """What fits on the stack of Redis' Lua, with a margin."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TABLE = re.compile(r"no such table|relation .* does not exist|UndefinedTable", re.IGNORECASE)
 
 
@@ -252,12 +387,9 @@ class FeastWriter:
     beside a null, and takes a batch of empty bytes for nulls.
     """
 
-    def __init__(
-        self, online: Online, view: OnlineView, require_lease: RequireLease, *, batch_rows: int = FEAST_ROWS
-    ) -> None:
+    def __init__(self, online: Online, view: OnlineView, require_lease: RequireLease) -> None:
         self.name = f"{online.store}, by Feast itself"
         self._online, self._view, self._require_lease = online, view, require_lease
-        self._batch_rows = batch_rows
         path = getattr(online.feast.config.online_store, "path", None)
         if online.store == "sqlite" and path and not (online.folder / path).exists():
             raise _never_applied(online, f"no such file {path}")
@@ -272,9 +404,9 @@ class FeastWriter:
         except ValueError as error:
             raise InputError(str(error), where="the offline files") from None
         messages = list(self._messages(rows))
-        for first in range(0, rows.count, self._batch_rows):
+        for first in range(0, rows.count, FEAST_ROWS):
             self._require_lease()
-            batch = messages[first : first + self._batch_rows]
+            batch = messages[first : first + FEAST_ROWS]
             try:
                 store.provider.online_write_batch(store.config, view.feast, batch, None)
             except Exception as error:

@@ -3,7 +3,6 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
-from trainwright.significance.distribution import Cells, ValueDistribution
 from trainwright.significance.estimate import (
     CONFIDENCE,
     Estimate,
@@ -28,8 +27,10 @@ from trainwright.significance.proportions import (
     wilson,
 )
 from trainwright.significance.ranking import (
+    Cells,
     Placements,
     Ranking,
+    ValueDistribution,
     delong_covariance,
     effective_count,
     rank,

@@ -160,30 +160,13 @@ class ValidationOutputs:
     summary: Path
 
 
-@dataclass(frozen=True)
-class ValidationResult:
-    """The outputs of the step.
-
-    Attributes:
-        decision: PASS, HOLD or FAIL.
-        quarantine_version: Digest of the quarantine's snapshot.
-        headline: One line: the fact that decided.
-        metrics: Figures by name.
-    """
-
-    decision: str
-    quarantine_version: str
-    headline: str
-    metrics: dict[str, float]
-
-
 def validate_snapshot(
     folder: Path,
     data_version: str,
     validation: Validation,
     context: ValidationContext,
     outputs: ValidationOutputs,
-) -> ValidationResult:
+) -> SnapshotJudgement:
     """Check a snapshot against its schema, and compare it with earlier data, the baseline and served rows.
 
     Args:
@@ -214,8 +197,7 @@ def validate_snapshot(
     write_report(judgement, outputs.report)
     write_summary(judgement, outputs.summary)
     _publish(outputs.verdict, judgement, watch, files, context.files, parent=folder)
-    version = quarantined.snapshot.digest
-    return ValidationResult(judgement.decision, version, judgement.headline, judgement.metrics())
+    return judgement
 
 
 def _require_kind(validation: Validation, snapshot: Snapshot) -> None:
