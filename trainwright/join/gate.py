@@ -116,12 +116,8 @@ def judge_training_set(
     if not (joined or log):
         return None
     gate = _Gate(folder, snapshot, joined, tuple(inputs) if log else (), features, context)
-    return gate.judge(_declared_types(service), newest)
-
-
-def _declared_types(service: Service | None) -> dict[str, str]:
-    """Return Feast's type of each feature."""
-    return {name: kind for view in service.views for name, kind in view.features.items()} if service else {}
+    views = service.views if service else ()
+    return gate.judge({name: kind for view in views for name, kind in view.features.items()}, newest)
 
 
 _FEAST_KINDS: dict[str, Kind] = {

@@ -422,7 +422,7 @@ class _Run:
 
     def _row_checks(self, samples: _Samples) -> Iterator[CheckOutcome]:
         config, label = self.validation, self.snapshot.roles.get("label", "")
-        yield self._baseline_check()
+        yield CheckOutcome(*baseline_check(config, there=self.baseline is not None))
         yield volume(self.snapshot.splits, config, self.baseline.document if self.baseline else None)
         yield freshness(self._newest, self.context.newest_since)
         learned, classes = samples.profiles.get(learned_from(config)), self.snapshot.target.classes
@@ -430,10 +430,6 @@ class _Run:
             if label and name in samples.profiles:
                 other = learned if name != learned_from(config) else None
                 yield label_balance(samples.profiles[name], label, config, classes, other)
-
-    def _baseline_check(self) -> CheckOutcome:
-        rules, findings = baseline_check(self.validation, there=self.baseline is not None)
-        return CheckOutcome(rules, findings)
 
 
 def _write_evidence(
