@@ -103,6 +103,12 @@ def test_the_gaps_interval_holds_the_true_gap_at_least_95_times_of_100() -> None
     assert np.mean([size.low <= 0.22 <= size.high for size in seen]) >= 0.95
 
 
+def test_a_gap_needs_two_groups_with_trials() -> None:
+    for successes, trials in (([1], [2]), ([1, 0], [2, 0])):
+        with pytest.raises(InternalError):
+            largest_gap(successes, trials)
+
+
 def scores(seed: int, rows: int, *, digits: int = 8) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Labels and scores that rank them a little; few digits make many ties."""
     draw = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from trainwright.errors import InternalError
 from trainwright.significance.permutation import paired_test, pairs_required, unpaired_test
 
 NUMBERS = [0.31, -0.12, 0.55, 0.27, 0.08, -0.02, 0.4]
@@ -102,3 +103,10 @@ def test_the_same_numbers_give_the_same_answer() -> None:
     values = np.random.default_rng(1).normal(0, 1, 40).tolist()
     assert paired_test(values) == paired_test(values)
     assert unpaired_test(values[:20], values[20:]) == unpaired_test(values[:20], values[20:])
+
+
+def test_an_empty_side_is_our_bug() -> None:
+    with pytest.raises(InternalError):
+        paired_test([])
+    with pytest.raises(InternalError):
+        unpaired_test([], [1.0])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwright.errors import InternalError
+
 Floats = NDArray[np.float64]
 
 MAX_EXACT = 1 << 16
@@ -41,6 +43,8 @@ def paired_test(differences: Sequence[float], level: float = 0.05) -> RunDiffere
     """
     values = np.asarray(differences, np.float64)
     count = len(values)
+    if not count:
+        raise InternalError("a paired comparison without a pair")
     ways = 2**count
     if ways <= MAX_EXACT:
         subsets = ((np.arange(1, ways)[:, None] >> np.arange(count)) & 1).astype(np.bool_)
@@ -58,6 +62,8 @@ def unpaired_test(first: Sequence[float], second: Sequence[float], level: float 
     The difference is first minus second.
     """
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if not (len(a) and len(b)):
+        raise InternalError("an unpaired comparison with an empty side")
     ways = math.comb(len(a) + len(b), len(a))
     exchanged = _exchanges(a, b) if ways <= MAX_EXACT else _drawn_exchanges(a, b)
     return _invert_test(exchanged, float(a.mean() - b.mean()), ways, level)

@@ -132,7 +132,10 @@ def largest_gap(
     :func:`newcombe_ends` at Bonferroni's confidence. All hold at once with ``confidence``; then the largest
     true difference lies between the largest of their lower ends and the largest of their upper ends.
     """
-    pairs = len(trials) * (len(trials) - 1) / 2
+    count = len(trials)
+    if count < 2 or len(successes) != count or min(trials) <= 0:  # noqa: PLR2004
+        raise InternalError(f"a gap needs two groups with trials, got {list(successes)} of {list(trials)}")
+    pairs = count * (count - 1) / 2
     hits, total = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
     z = normal_quantile(1 - (1 - confidence) / pairs)
     low, high = newcombe_ends(hits[:, None], total[:, None], hits, total, z)
