@@ -67,7 +67,7 @@ folder, way = Path(sys.argv[1]), sys.argv[2]
 from feast import FeatureStore
 import feast.infra.online_stores.sqlite, feast.infra.online_stores.redis
 from trainwright.experiment import Materialize
-from trainwright.materialize import latest, materialize, redis, writers
+from trainwright.materialize import latest, materialize, writers
 section = Materialize(repository=str(folder), source=str(folder / "*.parquet"), state=str(folder / "state"))
 start = time.perf_counter()
 if way == "ours":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.documents import canonical
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import Tuning
 from trainwright.tune.asha import fractions
 from trainwright.tune.space import SearchSpace
 from trainwright.tune.study import open_study

@@ -79,10 +79,10 @@ def validate(  # noqa: PLR0917 - five of them are outputs
                 summary=Path(verdict.path, "summary.md"),
             ),
         )
-        metrics.metadata.update(outcome.metrics)
+        metrics.metadata.update(outcome.metrics())
         describe("validate", verdict, quarantine, report, metrics)
     return (
         outcome.decision,
-        outcome.quarantine_version,
+        outcome.quarantined.snapshot.digest,
         "no" if section.stops(outcome.decision) else "yes",
     )

@@ -50,6 +50,7 @@ def test_the_card_says_the_decision_the_figures_the_worst_slices_and_what_was_le
     verdict = verdict_on(findings)
     parts = {part.heading: part.text for part in read_card(draw_card(findings, verdict))[2]}
     assert list(parts) == ["Evaluation", "Evaluation data", "Figures", "Slices", "Fairness", "Not judged"]
+    assert parts["Figures"].startswith("95 % intervals. A score of at least ")
     assert parts["Evaluation"].startswith("**HOLD.**")
     assert verdict.digest in parts["Evaluation"]
     assert all(digest in parts["Evaluation data"] for digest in verdict.judged.values())

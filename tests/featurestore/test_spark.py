@@ -6,7 +6,7 @@ import pytest
 
 from trainwright.errors import InputError
 from trainwright.featurestore import address_towards
-from trainwright.materialize import engine
+from trainwright.materialize import writers
 
 
 def test_our_address_for_a_server_is_known_only_while_it_accepts_connections() -> None:
@@ -20,6 +20,6 @@ def test_our_address_for_a_server_is_known_only_while_it_accepts_connections() -
 def test_address_of_another_form_is_rejected(address: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|Port out of range"):
         address_towards(address)
-    with pytest.raises(InputError) as caught, engine._ray_node(address):
+    with pytest.raises(InputError) as caught, writers._ray_node(address):
         pass
     assert caught.value.where.endswith("batch_engine.ray_address")

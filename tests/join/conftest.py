@@ -14,7 +14,6 @@ from trainwright import tables
 from trainwright.artifacts import Record, Snapshot
 from trainwright.experiment import Features
 from trainwright.featurestore.repository import defer_type_checks
-from trainwright.join import chunks
 from trainwright.join.join import make_training_set
 from trainwright.storage import take_listing
 
@@ -72,14 +71,13 @@ def join(tmp_path: Path) -> Callable[..., Joined]:
     """Join a service to sales; gives the manifest, all rows, the headline and the summary."""
 
     def joined(repository: Path | str, splits: dict[str, list[dict[str, Any]]], **changes: Any) -> Joined:
-        roles, open_history = changes.pop("roles", ROLES), changes.pop("open_history", chunks.open_history)
+        roles = changes.pop("roles", ROLES)
         sales = write_sales(tmp_path / "sales", splits, roles=roles)
         features = features_of(repository, **changes)
         version = take_listing(features.source).content_digest
         made = make_training_set(
-            tmp_path / "sales", sales.digest, features, version, tmp_path / "set", tmp_path / "summary.md",
-            open_history=open_history,
-        )  # fmt: skip
+            tmp_path / "sales", sales.digest, features, version, tmp_path / "set", tmp_path / "summary.md"
+        )
         rows = pa.concat_tables([tables.read_split(tmp_path / "set", made, name) for name in made.splits])
         return made, rows, Record.read(tmp_path / "set").headline, (tmp_path / "summary.md").read_text()
 

@@ -16,8 +16,7 @@ import pytest
 from tests.featurestore.repository import PRICES, UTC_US, at, write_table
 from trainwright.errors import InternalError
 from trainwright.featurestore import Service, View
-from trainwright.join.engine import EngineHistory
-from trainwright.join.history import microseconds
+from trainwright.join.history import EngineHistory, microseconds
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("pyspark") is None,

@@ -21,7 +21,7 @@ from trainwright import tables
 from trainwright.artifacts import Snapshot
 from trainwright.errors import DataRefused, InputError
 from trainwright.featurestore import open_service
-from trainwright.join import reference
+from trainwright.join import chunks, reference
 from trainwright.join.audit import Audit, scored_rows, single_column_scores
 from trainwright.join.history import AsOfResult, FileHistory, Ints
 
@@ -160,17 +160,16 @@ def test_a_feature_that_knows_the_answer_is_refused_unless_it_may(
 
 @pytest.mark.parametrize("pairs_per_span", [10**9, 100])
 def test_feast_asked_about_many_short_spans_of_time_says_the_same(
-    tmp_path: Path, pairs_per_span: int
+    pairs_per_span: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reference, "PAIRS_PER_SPAN", pairs_per_span)
     views, sales = random_views(1), random_sales(2, 400)
     repository = make_repository(tmp_path / "repo", views)
     write_sales(tmp_path / "sales", {"train": sales})
     rows = tables.read_split(tmp_path / "sales", Snapshot.read(tmp_path / "sales"), "train")
     service = open_service(str(repository), "shop_v1")
     for view, spec in zip(service.views, views, strict=True):
-        found = reference.feast_values(
-            service, FileHistory(view), rows, "sold", pairs_per_span=pairs_per_span
-        )
+        found = reference.feast_values(service, FileHistory(view), rows, "sold")
         [feature] = spec.features
         assert found.column(0).to_pylist() == [known_value(spec, row, feature) for row in sales]
 
@@ -206,25 +205,25 @@ class Leaking(Mistaken):
 
 
 def test_a_join_that_lets_later_values_in_is_refused_and_leaves_no_training_set(
-    join: Join, tmp_path: Path
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chunks, "open_history", lambda view, _: Leaking(view))
     repository = make_repository(tmp_path / "repo", [replace(PRICES, rows=[*PRICES.rows, LATE])])
     with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*99\.0"):
-        join(
-            repository, {"train": [sale("b", 20), sale("c", 31)]}, open_history=lambda view, _: Leaking(view)
-        )
+        join(repository, {"train": [sale("b", 20), sale("c", 31)]})
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
     assert "**1 values leak: refused.**" in (tmp_path / "summary.md").read_text()
     assert Audit.read(tmp_path / "set").views[0].leaks == 1
 
 
-def test_a_join_unlike_that_of_feast_is_refused_with_both_values(join: Join, tmp_path: Path) -> None:
+def test_a_join_unlike_that_of_feast_is_refused_with_both_values(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older value than the newest known one is no leak: only a second join can tell."""
+    monkeypatch.setattr(chunks, "open_history", lambda view, _: Mistaken(view))
     repository = make_repository(tmp_path / "repo", [PRICES])
     with pytest.raises(DataRefused, match=r"prices: 1 rows, such as b has .*10\.0.*Feast gives .*11\.0"):
-        join(
-            repository, {"train": [sale("a", 5), sale("b", 30)]}, open_history=lambda view, _: Mistaken(view)
-        )
+        join(repository, {"train": [sale("a", 5), sale("b", 30)]})
     assert not (tmp_path / "set" / Snapshot.FILE).exists()
     found = Audit.read(tmp_path / "set").views[0]
     assert (found.leaks, found.differing_from_feast) == (0, 1)

@@ -299,7 +299,7 @@ def test_columns_of_the_log_may_have_other_names(make: Make, tmp_path: Path) -> 
 def test_a_log_that_changed_after_resolve_is_refused(make: Make, tmp_path: Path) -> None:
     log = served(tmp_path / "log.parquet")
     served(tmp_path / "log.parquet", shift=1)
-    with pytest.raises(InputError, match="it changed after `resolve` listed it"):
+    with pytest.raises(InputError, match="changed after `resolve`"):
         make(view(), LOG, **LOGGED, **log)
 
 

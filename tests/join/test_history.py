@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.join.engine import _distinguishable
 from trainwright.join.history import (
     NOTHING,
     UNKNOWN,
     KeyCodes,
     PointInTimeIndex,
+    _distinguishable,
     _earlier_created,
     complete,
     distinct_rows,

@@ -102,9 +102,9 @@ def test_change_after_resolve_is_an_input_error(s3: Bucket, repository: Path, tm
     uri = upload(s3, repository, "repo")
     version = take_listing(f"{uri}/**/*[!c]").content_digest
     s3.put("repo/definitions.py", b"# other")
-    with pytest.raises(InputError, match="they changed after `resolve`") as caught:
+    with pytest.raises(InputError, match="changed after `resolve`") as caught:
         made(tmp_path, uri, version)
-    assert caught.value.hint == "Run again: `resolve` lists them first."
+    assert caught.value.hint == "Run again: `resolve` lists it first."
 
 
 def test_prefix_without_settings_is_named(s3: Bucket, repository: Path, tmp_path: Path) -> None:

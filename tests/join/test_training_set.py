@@ -52,21 +52,22 @@ def test_order_count_and_splits_are_those_of_the_rows(join: Join, tmp_path: Path
     assert made.roles == {"key": "sale", "time": "sold", "label": "returned"}
 
 
-def test_chunks_of_rows_change_nothing(tmp_path: Path) -> None:
+def test_chunks_of_rows_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sales = random_sales(5, 60)
     snapshot = write_sales(tmp_path / "sales", {"train": sales[:40], "evaluate": sales[40:]})
     features = features_of(make_repository(tmp_path / "repo", random_views(6)))
     service = open_service(features.repository, features.service)
 
-    def joined(chunk_rows: int | None) -> tuple[list[tuple[str, Row]], Audit, int]:
+    def joined() -> tuple[list[tuple[str, Row]], Audit, int]:
         nothing = QuarantinedKeys.read(None, "", snapshot.digest, "sale")
-        join = chunks.Join(snapshot, service, features, nothing, chunk_rows=chunk_rows)
+        join = chunks.Join(snapshot, service, features, nothing)
         pieces = list(join.rows(tmp_path / "sales"))
         rows = [(split, row) for split, piece in pieces for row in piece.to_pylist()]
         return rows, join.audit(), len(pieces)
 
-    whole, audit, _ = joined(None)
-    rows, same, pieces = joined(7)
+    whole, audit, _ = joined()
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 7)
+    rows, same, pieces = joined()
     assert pieces == 9
     assert [row["sale"] for _, row in rows] == [row["sale"] for row in sales]
     assert (rows, same) == (whole, audit)
@@ -336,7 +337,7 @@ def test_features_that_changed_since_they_were_looked_at_are_refused(tmp_path: P
     sales = write_sales(tmp_path / "sales", {"train": [sale("a", 1)]})
     version = take_listing(features_of(repository).source).content_digest
     make_repository(repository, [replace(PRICES, rows=PRICES.rows[:1])])
-    with pytest.raises(InputError, match="they changed after `resolve`"):
+    with pytest.raises(InputError, match="changed after `resolve`"):
         make_training_set(
             tmp_path / "sales",
             sales.digest,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from trainwright.errors import TransientError
-from trainwright.materialize.redis import SCRIPT_ROWS, RedisWriter
+from trainwright.materialize.writers import SCRIPT_ROWS, RedisWriter
 
 COUNT = 10 * SCRIPT_ROWS
 """Rows that go to Redis in ten calls."""

@@ -29,9 +29,10 @@ from tests.materialize.strikes import COUNT, REPLIES, struck
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_online, open_service
 from trainwright.featurestore.repository import is_transient
+from trainwright.materialize import watermark
 from trainwright.materialize.materialize import materialize
-from trainwright.materialize.redis import SCRIPT_ROWS, RedisWriter
 from trainwright.materialize.watermark import WatermarkHistory
+from trainwright.materialize.writers import SCRIPT_ROWS, RedisWriter
 from trainwright.storage.lease import hold_lease
 
 
@@ -516,14 +517,15 @@ def test_keys_that_are_to_expire_are_not_missed(make_shop: Callable[..., Shop], 
     assert shop.run(date=at(11).isoformat()).views[0].asked == 0
 
 
-def test_of_the_watermarks_the_last_are_kept(make_shop: Callable[..., Shop]) -> None:
+def test_of_the_watermarks_the_last_are_kept(
+    make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watermark, "RETAINED", 3)
     shop = make_shop().apply()
     mark = shop.run(date=at(1).isoformat()).views[0].mark
     folder = shop.folder / "state" / shop.project / "stock"
     for number in range(2, 6):
-        WatermarkHistory(str(folder), retained=3).add(
-            replace(mark, number=number, reached=at(number).isoformat())
-        )
+        WatermarkHistory(str(folder)).add(replace(mark, number=number, reached=at(number).isoformat()))
     assert sorted(path.name for path in folder.glob("watermark.*")) == [
         f"watermark.{number:08d}.json" for number in (3, 4, 5)
     ]

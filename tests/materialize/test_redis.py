@@ -24,11 +24,11 @@ from tests.materialize.shop import TIMES, UTC_US, Shop, at, contents, forget, hi
 from tests.materialize.strikes import COUNT, struck
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import Online, OnlineView, close_store, open_online
+from trainwright.materialize import writers
 from trainwright.materialize.encoding import SerializedRows, encode_rows, is_fast
 from trainwright.materialize.latest import latest_rows
-from trainwright.materialize.redis import RedisWriter
 from trainwright.materialize.watermark import TimeWindow
-from trainwright.materialize.writers import FeastWriter, OnlineWriter, RequireLease, writer_for
+from trainwright.materialize.writers import FeastWriter, OnlineWriter, RedisWriter, RequireLease, writer_for
 from trainwright.storage import lease, list_files
 
 EXAMPLES = 20
@@ -157,13 +157,16 @@ def test_the_store_holds_what_feasts_own_writer_would_have_written(
     holds()
 
 
-def test_feasts_own_writer_is_given_few_rows_at_a_time(make_shop: Callable[..., Shop]) -> None:
+def test_feasts_own_writer_is_given_few_rows_at_a_time(
+    make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By default Feast turns all rows into Python objects at once: 8 GB for a million of ten features."""
+    monkeypatch.setattr(writers, "FEAST_ROWS", 2)
     shop = make_shop().apply()
     online = open_online(str(shop.repository))
     [view] = online.views
     asked: list[None] = []
-    writer = FeastWriter(online, view, lambda: asked.append(None), batch_rows=2)
+    writer = FeastWriter(online, view, lambda: asked.append(None))
     rows = pa.Table.from_pylist([row_of(product, product) for product in range(5)], shop.schema)
     assert writer.write(encode_rows(view, rows.to_batches()[0])) == 5
     assert len(asked) == 3

@@ -107,5 +107,5 @@ def test_embedded_online_store_that_cannot_be_written_is_refused_before_the_star
 def test_repository_that_changed_since_resolve_is_refused(s3: Bucket, make_shop: Callable[..., Shop]) -> None:
     shop = make_shop("redis").apply()
     uri = upload(s3, shop.repository, "repo")
-    with pytest.raises(InputError, match="they changed after `resolve`"):
+    with pytest.raises(InputError, match="changed after `resolve`"):
         run(uri, shop, version="0" * 64)

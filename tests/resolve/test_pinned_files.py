@@ -16,8 +16,7 @@ from trainwright import storage
 from trainwright.artifacts import PinnedSource
 from trainwright.errors import InputError
 from trainwright.local.package_command import run_package
-from trainwright.resolve.pinned_files import locate, restore
-from trainwright.resolve.resolve import resolve
+from trainwright.resolve.resolve import locate, resolve, restore
 
 ONE, TWO = b"id,late\n1,0\n", b"id,late\n2,1\n"
 

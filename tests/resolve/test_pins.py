@@ -62,5 +62,5 @@ def test_a_database_is_handed_on_with_the_digest_of_its_rows(tmp_path: Path) -> 
         connection.execute("insert into flights values (10, 1)")
     connection.close()
     assert resolve(f"sqlite:///{path}", tmp_path / "2", section).version != found.version
-    with pytest.raises(InputError, match=r"nothing says what to read|sql is absent"):
+    with pytest.raises(InputError, match="sql is absent"):
         resolve(f"sqlite:///{path}", tmp_path / "3", data(format="sql"))

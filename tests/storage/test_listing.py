@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from trainwright import storage
 from trainwright.artifacts import SourceFile
 from trainwright.errors import InputError, PermissionRefused
-from trainwright.storage import checksums
-from trainwright.storage.checksums import digest_files
+from trainwright.storage import local
+from trainwright.storage.local import digest_files
 from trainwright.storage.uris import matcher
 
 NOBODY = 65534
@@ -243,7 +243,7 @@ def test_cache_that_can_be_no_folder_is_bad_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remember: str
 ) -> None:
     (tmp_path / "a.csv").write_text("x")
-    monkeypatch.setattr(checksums, "TICK_NS", -(10**18))
+    monkeypatch.setattr(local, "TICK_NS", -(10**18))
     with pytest.raises(InputError, match="where a folder should be"):
         storage.take_listing(str(tmp_path / "a.csv"), remember=str(tmp_path / remember))
 
@@ -259,7 +259,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("a.csv", "b.csv"):
         (folder / name).write_text(name)
         os.utime(folder / name, (LONG_AGO, LONG_AGO))
-    monkeypatch.setattr(checksums.time, "time_ns", lambda: int((time.time() + 60) * 1e9))
+    monkeypatch.setattr(local.time, "time_ns", lambda: int((time.time() + 60) * 1e9))
     return folder
 
 
@@ -267,13 +267,13 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are really read."""
     seen: list[str] = []
-    real = checksums.md5_of
+    real = local.md5_of
 
     def md5_of(entry: SourceFile) -> str:
         seen.append(Path(entry.uri).name)
         return real(entry)
 
-    monkeypatch.setattr(checksums, "md5_of", md5_of)
+    monkeypatch.setattr(local, "md5_of", md5_of)
     return seen
 
 
@@ -316,7 +316,7 @@ def test_file_written_just_before_it_was_read_is_not_cached(tmp_path: Path, read
 
 @pytest.mark.parametrize("damage", ["one digit", "cut", "empty", "not text", "other rows"])
 def test_broken_cache_is_not_believed(source: Path, tmp_path: Path, reads: list[str], damage: str) -> None:
-    truth, path = take(source, tmp_path), tmp_path / "memory" / checksums.FILE
+    truth, path = take(source, tmp_path), tmp_path / "memory" / local.CHECKSUMS_FILE
     text = path.read_text()
     place = text.rindex('"') - 1
     path.write_bytes(
@@ -337,12 +337,12 @@ def test_many_processes_may_remember_at_once(source: Path, tmp_path: Path) -> No
     truth = storage.take_listing(str(source)).content_digest
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: take(source, tmp_path), range(32))) == {truth}
-    assert [path.name for path in (tmp_path / "memory").iterdir()] == [checksums.FILE]
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == [local.CHECKSUMS_FILE]
 
 
 def test_cache_is_kept_on_a_disk() -> None:
     with pytest.raises(InputError, match="remembered on a disk"):
-        checksums.digest_files([], "gs://bucket/memory")
+        local.digest_files([], "gs://bucket/memory")
 
 
 def test_a_glob_names_files_and_no_folder_that_matches_it(tmp_path: Path) -> None:

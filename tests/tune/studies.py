@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import Tuning
 from trainwright.tune.report import Candidate, Confirmation, RungValue, StudyReport, Trial
 
 STEPS = (60, 180, 540, 1620)

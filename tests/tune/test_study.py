@@ -15,7 +15,7 @@ import pytest
 
 from trainwright.errors import InputError, TransientError
 from trainwright.experiment import Tuning
-from trainwright.experiment.tuning import Pruner
+from trainwright.experiment.training import Pruner
 from trainwright.tune import asha
 from trainwright.tune.report import RungValue, Trial
 from trainwright.tune.space import SearchSpace

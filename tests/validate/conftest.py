@@ -14,10 +14,10 @@ from tests.report.browser import browser
 from trainwright.artifacts import Record
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
+from trainwright.validate.judgement import SnapshotJudgement
 from trainwright.validate.validate import (
     ValidationContext,
     ValidationOutputs,
-    ValidationResult,
     validate_snapshot,
 )
 from trainwright.verdicts import Verdict
@@ -60,7 +60,7 @@ class Judged:
 
     folder: Path
     snapshot: Path
-    outcome: ValidationResult
+    outcome: SnapshotJudgement
 
     @property
     def verdict(self) -> Verdict:

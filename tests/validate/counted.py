@@ -119,7 +119,7 @@ def compared_in(
     pair = SamplePair("previous", *profiles, cuts)
     drift, unseen = measure(pair, schema, limits), measure_unseen(pair, limits, threshold=0.0)
     assert drift.not_judged == unseen.not_judged == ()
-    return [*drift.measured, *unseen.measured, *measure_missing(pair, list(current), threshold=0.0)]
+    return [*drift.measured, *unseen.measured, *measure_missing(pair, list(current), threshold=0.0).measured]
 
 
 def moved(measured: Sequence[ColumnComparison], rate: float) -> list[ColumnComparison]:

@@ -99,7 +99,7 @@ def test_the_data_is_compared_with_the_accepted_baseline_and_the_verdict_names_i
     assert rules["volume/min"].value == 1.0
     assert rules["baseline"].passed
     assert judged.verdict.judged["baseline"] == Baseline.read(Path(used["baseline"])).digest
-    assert "baseline/drift/hour" in judged.outcome.metrics
+    assert "baseline/drift/hour" in judged.outcome.metrics()
     assert "4,000 rows of data" in judged.page
 
 
@@ -129,7 +129,7 @@ def test_many_more_or_fewer_rows_than_the_baseline_had_hold(
 def test_a_baseline_that_changed_since_it_was_looked_at_is_refused(
     judge: Judge, clean: dict[str, pa.Table], used: dict[str, str]
 ) -> None:
-    with pytest.raises(InputError, match="it changed after it was looked at"):
+    with pytest.raises(InputError, match="changed after `resolve`"):
         judge(clean, given=used | {"baseline_version": "0" * 64})
 
 

@@ -135,7 +135,8 @@ def test_a_schema_that_changed_after_it_was_listed_is_rejected(
         execute_here(tmp_path, snapshot, data_version=version(snapshot), **found)
     assert ended.value.code == 10
     record = json.loads(capsys.readouterr().err.splitlines()[-1].removeprefix(MARK))
-    assert f"expected the schema {found['schema_version'][:12]}, found " in record["what"]
+    expected = f"the schema changed after `resolve`: expected {found['schema_version'][:12]}, found "
+    assert expected in record["what"]
     assert record["where"] == found["schema"]
 
 

@@ -157,7 +157,7 @@ def test_the_same_share_of_nan_on_both_sides_is_no_drift(profiles: object) -> No
     holes = pa.array([float("nan")] * 300 + list(np.linspace(0, 1, 700)))
     pair = profiles({"x": holes}, {"x": holes})
     assert compare(pair, X).measured[0].value == 0
-    assert measure_missing(pair, ["x"], threshold=0)[0].value == 0
+    assert measure_missing(pair, ["x"], threshold=0).measured[0].value == 0
 
 
 @pytest.mark.parametrize("hole", [None, float("nan")], ids=["null", "nan"])
@@ -169,7 +169,7 @@ def test_missing_values_are_compared_on_their_own_whatever_they_are_written_as(
         return pa.array([hole] * int(share * 1_000) + [1.0] * int((1 - share) * 1_000), pa.float64())
 
     pair = profiles({"x": column(shares[0])}, {"x": column(shares[1])})
-    (found,) = decide(measure_missing(pair, ["x"], threshold=0.05), 0.001)
+    (found,) = decide(measure_missing(pair, ["x"], threshold=0.05).measured, 0.001)
     assert found.value == pytest.approx(abs(shares[0] - shares[1]))
     assert found.moved
 

@@ -168,7 +168,7 @@ def test_a_column_that_cannot_be_compared_is_not_judged_and_the_others_are() -> 
 
 def test_missing_and_new_values_are_shares_of_rows() -> None:
     now, then = Counted(lost={"x": 30}), Counted(rows=50, lost={"x": 5})
-    (missing,) = measure_missing(pair(now, then), ["x"], threshold=0.1)
+    (missing,) = measure_missing(pair(now, then), ["x"], threshold=0.1).measured
     assert (missing.measure, missing.value, missing.rows) == (MISSING, pytest.approx(0.2), (100, 50))
     words = pair(Counted(by_value={"w": {"a": 6, "b": 1, "c": 1}}), Counted(by_value={"w": {"a": 1, "d": 1}}))
     (unseen,) = measure_unseen(words, [WORDS], threshold=0.1).measured

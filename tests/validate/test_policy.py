@@ -19,7 +19,7 @@ from trainwright.drift.findings import (
 )
 from trainwright.errors import InputError
 from trainwright.experiment import Validation
-from trainwright.validate.policy import plan
+from trainwright.validate.judgement import plan
 from trainwright.validate.schema import parse_schema
 
 Table = Callable[..., pa.Table]

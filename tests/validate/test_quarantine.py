@@ -61,10 +61,10 @@ def test_rows_that_violate_the_schema_are_taken_out_with_every_reason_and_the_re
         "1-21": "delay is infinite",
     }
     assert [row["id"] for row in rows["evaluate"]] == ["2-5"]
-    assert judged.outcome.quarantine_version == snapshot.digest
+    assert judged.outcome.quarantined.snapshot.digest == snapshot.digest
     assert snapshot.parents == {"snapshot": judged.verdict.judged["data"]}
     assert judged.headline.endswith("; 6 rows in quarantine")
-    assert judged.outcome.metrics["rows_in_quarantine"] == 6
+    assert judged.outcome.metrics()["rows_in_quarantine"] == 6
     shares = {rule.name: rule.value for rule in judged.verdict.rules if rule.name.startswith("quarantine/")}
     assert shares == {
         "quarantine/train": 5 / 4_000,

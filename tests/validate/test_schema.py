@@ -16,7 +16,7 @@ from trainwright.errors import MARK, InputError
 from trainwright.experiment import Validation
 from trainwright.tables import write_snapshot
 from trainwright.validate.__main__ import main
-from trainwright.validate.policy import plan
+from trainwright.validate.judgement import plan
 from trainwright.validate.schema import expected, kind, optional, parse_schema
 from trainwright.validate.schema_changes import propose
 

@@ -10,7 +10,7 @@ import numpy as np
 from trainwright.documents import Document
 from trainwright.drift.comparison import Counts, Cuts
 from trainwright.errors import InputError
-from trainwright.storage import read_bytes, take_listing
+from trainwright.storage import read_bytes, require_listing
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,7 @@ def read_accepted(uri: str, version: str) -> Baseline:
     Raises:
         InputError: It is gone, changed, no baseline, or one that nobody accepted.
     """
-    found = take_listing(uri).content_digest
-    if found != version:
-        raise InputError(
-            f"the baseline is {found[:12]}, expected {version[:12] or '(no version was given)'}: "
-            "it changed after it was looked at",
-            where=uri,
-            hint="Run again: `resolve` looks at it first.",
-        )
+    require_listing("the baseline", uri, version)
     document = Baseline.parse(read_bytes(uri), where=uri)
     if not document.accepted:
         raise InputError(

@@ -303,8 +303,8 @@ class Drift:
     """The outcome of a comparison of two samples; ``account`` is TFDV's own (``Anomalies``)."""
 
     measured: tuple[ColumnComparison, ...]
-    not_judged: tuple[NotJudged, ...]
-    account: Any
+    not_judged: tuple[NotJudged, ...] = ()
+    account: Any = None
 
 
 def obstacle(limit: Limit, pair: SamplePair[SampleCounts]) -> str:
@@ -350,12 +350,10 @@ def measure_counts(pair: SamplePair[SampleCounts], limits: Sequence[Limit]) -> D
         p, q = (np.asarray(counts, np.float64) / sum(counts) for counts in (rows.current, rows.previous))
         distance = divergence_terms(p, q).sum() if limit.comparator == JENSEN_SHANNON else abs(p - q).max()
         measured.append(compared(limit.column, name, pair, float(distance), limit.threshold, rows))
-    return Drift(tuple(measured), tuple(not_judged), None)
+    return Drift(tuple(measured), tuple(not_judged))
 
 
-def measure_missing(
-    pair: SamplePair[SampleCounts], columns: Sequence[str], *, threshold: float
-) -> tuple[ColumnComparison, ...]:
+def measure_missing(pair: SamplePair[SampleCounts], columns: Sequence[str], *, threshold: float) -> Drift:
     """Measure how far the share of rows without a value moved; TFDV leaves such rows out."""
     rows = (pair.current.rows, pair.reference.rows)
     measured = []
@@ -364,7 +362,7 @@ def measure_missing(
         value = abs(missing[0] / rows[0] - missing[1] / rows[1])
         chance = of_share(missing, rows)
         measured.append(ColumnComparison(column, MISSING, pair.against, value, threshold, chance, rows))
-    return tuple(measured)
+    return Drift(tuple(measured))
 
 
 def measure_unseen(pair: SamplePair[SampleCounts], limits: Sequence[Limit], *, threshold: float) -> Drift:
@@ -379,4 +377,4 @@ def measure_unseen(pair: SamplePair[SampleCounts], limits: Sequence[Limit], *, t
         unseen = sum(now for now, before in zip(rows.current, rows.previous, strict=True) if not before)
         value = unseen / sum(rows.current)
         measured.append(compared(limit.column, UNSEEN, pair, value, threshold, rows))
-    return Drift(tuple(measured), tuple(not_judged), None)
+    return Drift(tuple(measured), tuple(not_judged))

@@ -1,7 +1,7 @@
-"""Counts of columns, batch by batch, in the form that two samples are compared in."""
+"""Counts of columns, batch by batch, in the form that two samples are compared in; rows of a serving log."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trainwright.drift.baseline import CountedSample
 from trainwright.drift.comparison import Counts, Cuts
 from trainwright.drift.findings import Kind
+from trainwright.errors import InputError
+from trainwright.experiment import Data, ServingLog, Share
+from trainwright.sources import Sources, open_source
+from trainwright.storage import Access, require_listing
 
 VALUES_KEPT = 10_000
 """Distinct values of a column that are counted."""
@@ -101,3 +105,63 @@ def _numbers(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     values = column.cast(pa.float64(), safe=False)
     found: np.ndarray[tuple[int], np.dtype[np.float64]] = values.to_numpy(zero_copy_only=False)
     return found
+
+
+@dataclass(frozen=True)
+class ServedRows:
+    """The rows of a serving log.
+
+    Attributes:
+        columns: Column of the log by feature, of those that it has in a type that can be compared.
+        unlike: Arrow type of the other features that it has.
+    """
+
+    sources: Sources
+    columns: Mapping[str, str]
+    unlike: Mapping[str, str]
+
+    @classmethod
+    def open(cls, log: ServingLog, source: str, version: str, kinds: Mapping[str, Kind]) -> "ServedRows":
+        """Open the log, and check that it is the one that was listed when the run began.
+
+        Args:
+            log: Its format, and its columns where their names differ.
+            source: File, folder or glob, with its date filled in.
+            version: Its content digest, as `resolve` found it.
+            kinds: How each feature is compared.
+        """
+        listing = require_listing("the serving log", source, version)
+        data = Data(source=source, format=log.format, splits={"serving": Share(fraction=1)})
+        sources = open_source(listing, data, Access())
+        types = {field.name: field.type for field in sources.schema}
+        unknown = [f"{name}: {column}" for name, column in log.columns.items() if name not in kinds]
+        unknown += [f"{name}: {column}" for name, column in log.columns.items() if column not in types]
+        if unknown:
+            raise InputError(
+                f"validation.serving_log.columns names no feature, or no column of the log: {unknown}",
+                where=source,
+                hint=f"Features: {', '.join(kinds)}. Columns of the log: {', '.join(types)}.",
+            )
+        columns = {name: log.columns.get(name, name) for name in kinds}
+        there = {name: column for name, column in columns.items() if column in types}
+        unlike = {
+            name: str(types[column])
+            for name, column in there.items()
+            if kind_of(types[column]) != kinds[name] and not pa.types.is_null(types[column])
+        }
+        return cls(sources, {name: there[name] for name in there.keys() - unlike.keys()}, unlike)
+
+    @property
+    def untimed(self) -> frozenset[str]:
+        """Features of the log that are no times: a baseline counts those in a unit of its own."""
+        types = {field.name: field.type for field in self.sources.schema}
+        return frozenset(
+            name for name, column in self.columns.items() if not pa.types.is_temporal(types[column])
+        )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, under the names of the features."""
+        for part in self.sources.parts():
+            for _, _, rows in self.sources.batches(part):
+                chosen = rows.select(list(self.columns.values())).rename_columns(list(self.columns))
+                yield from chosen.to_batches()

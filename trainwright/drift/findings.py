@@ -8,7 +8,7 @@ from typing import Literal
 
 from trainwright.errors import InputError
 from trainwright.experiment import Severity, SeverityRule, Suppression, Validation
-from trainwright.experiment.validation import NEVER_LOWERED
+from trainwright.experiment.validation import NEVER_LOWERED, DriftLimit
 from trainwright.verdicts import SCHEMA_INFERRED
 
 Against = Literal["", "previous", "baseline", "serving"]
@@ -193,6 +193,15 @@ class Limit:
     kind: Kind
     comparator: str
     threshold: float
+
+
+def limit_of(column: str, kind: Kind, own: DriftLimit | None, validation: Validation) -> Limit:
+    """Return the limit of a column: its own one, or that of its kind."""
+    if own:
+        return Limit(column, kind, own.comparator, own.threshold)
+    if kind == "numbers":
+        return Limit(column, kind, JENSEN_SHANNON, validation.numeric_threshold)
+    return Limit(column, kind, L_INFINITY, validation.categorical_threshold)
 
 
 def learned_from(validation: Validation) -> str:

@@ -20,6 +20,11 @@ Kind = Literal["binary", "multiclass", "regression", "language_model"]
 """Kind of prediction."""
 
 
+MIN_UNITS = 30
+"""With fewer rows of any class, intervals are too narrow to rely on (coverage below 90 %), and so they are
+with fewer clusters (Cameron, Gelbach and Miller, Review of Economics and Statistics 90, 2008)."""
+
+
 @dataclass(frozen=True)
 class CurveLine:
     """A curve, x ascending, y in [0, 1], with the finite threshold of each point; shape (points,)."""

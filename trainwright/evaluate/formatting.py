@@ -66,6 +66,13 @@ def level(findings: Findings) -> str:
     return f"{100 * findings.evaluation.confidence:g} %"
 
 
+def threshold_text(findings: Findings) -> str:
+    """Write the sentence on the threshold, after a space; nothing for kinds without one."""
+    if findings.threshold is None:
+        return ""
+    return f" A score of at least {findings.threshold:.4g} predicts {findings.sample.class_names[1]}."
+
+
 def bullet(name: str, text: str) -> str:
     """Write an item of a Markdown list."""
     return f"- {escape(name)}: {escape(text)}"

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from trainwright.evaluate.evaluation_data import Sums, ratio
-from trainwright.evaluate.findings import Disparity, Floats, Integers
+from trainwright.evaluate.findings import MIN_UNITS, Disparity, Floats, Integers
 from trainwright.evaluate.groupings import Grouping
 from trainwright.evaluate.partition import ModelSums, Partition
-from trainwright.evaluate.slices import MIN_UNITS
 from trainwright.significance import (
     Estimate,
     Rest,

@@ -13,6 +13,7 @@ from trainwright.evaluate.evaluation_data import (
     groupings_of,
 )
 from trainwright.evaluate.findings import (
+    MIN_UNITS,
     ComparedBaseline,
     ComparedMetric,
     Disparity,
@@ -43,7 +44,6 @@ from trainwright.evaluate.plot_data import confusion, plot_data, take_plot_sums
 from trainwright.evaluate.predictions import PredictionPair
 from trainwright.evaluate.rows import Partial, Rows
 from trainwright.evaluate.rules import apply_rules, constant_warning, require_defined
-from trainwright.evaluate.slices import slice_too_small
 from trainwright.experiment import Evaluation
 from trainwright.experiment.evaluation import LOWER
 from trainwright.significance import Estimate, independent_difference
@@ -88,7 +88,7 @@ def measure(
     findings = Findings(
         evaluation=evaluation,
         kind=data.kind,
-        sample=replace(_sample(whole), digest=digest_rows(data)),
+        sample=replace(_sample(whole), digest=_digest_rows(data)),
         baseline=_baseline(data, baseline_version),
         unscored="" if baseline else baseline_version,
         threshold=data.candidate.threshold if data.kind == "binary" else None,
@@ -192,9 +192,35 @@ def _cut(grouping: Grouping, parts: Partition) -> Slicing:
     for index, rows in enumerate(parts.rows.tolist()):
         if rows:
             counts = tuple(parts.counts[index].tolist()) if data.classes else ()
-            reason = slice_too_small(parts, grouping, index)
+            reason = _slice_too_small(parts, grouping, index)
             slices.append(Slice(grouping.names[index], rows, counts, found[index], reason))
     return Slicing(grouping.columns, tuple(slices), grouping.buckets)
+
+
+def _slice_too_small(partition: Partition, grouping: Grouping, index: int) -> str:
+    """Say why a slice is not judged; empty if it is."""
+    data, section = partition.data, partition.data.evaluation
+    rows, counts = int(partition.rows[index]), partition.counts[index].tolist()
+    if grouping.names[index] == grouping.pooled:
+        return "rare values together"
+    if rows < section.min_rows:
+        return f"{rows:,} of at least {section.min_rows:,} rows"
+
+    def too_few_units(of_class: int | None = None, what: str = "") -> str:
+        units = int(partition.units(of_class)[index]) if data.clustered else MIN_UNITS
+        return (
+            f"{units} of at least {MIN_UNITS} values of {section.cluster}{what}" if units < MIN_UNITS else ""
+        )
+
+    if reason := too_few_units():
+        return reason
+    of_classes = (1, "positives", section.min_positives), (0, "negatives", section.min_negatives)
+    for value, what, least in of_classes if data.kind == "binary" else ():
+        if counts[value] < least:
+            return f"{counts[value]:,} of at least {least:,} {what}"
+        if reason := too_few_units(value, f" with {what}"):
+            return reason
+    return ""
 
 
 def _disparities(
@@ -247,7 +273,7 @@ def _sample(whole: Partition) -> Sample:
     )
 
 
-def digest_rows(data: EvaluationData) -> str:
+def _digest_rows(data: EvaluationData) -> str:
     """Return a digest of keys and labels, whatever the order of the rows; without keys of labels."""
     return hashlib.sha256(data.survey["lines"].astype("<u8").tobytes()).hexdigest()
 

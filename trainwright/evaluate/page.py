@@ -220,21 +220,13 @@ def _histograms(findings: Findings) -> Iterator[Figure]:
     if len(series) == 2:  # noqa: PLR2004
         (zero, without), (one, having) = series.items()
         svg = charts.paired_histogram(edges, having, without, names=(one, zero))
-        yield Figure(svg, f"Scores by outcome, as shares of each.{_threshold_text(findings)}")
+        yield Figure(svg, f"Scores by outcome, as shares of each.{formatting.threshold_text(findings)}")
         return
     for name, counts in series.items():
         other = before.series.get(name) if before and before.edges.tolist() == edges else None
         previous = None if other is None else other.tolist()
         svg = charts.paired_histogram(edges, counts, previous, names=NAMES if previous else (name, name))
         yield Figure(svg, f"{name[:1].upper()}{name[1:]}, as shares of the rows.")
-
-
-def _threshold_text(findings: Findings) -> str:
-    return (
-        ""
-        if findings.threshold is None
-        else f" A score of at least {findings.threshold:g} predicts {findings.sample.class_names[1]}."
-    )
 
 
 _CLASSES_OPENED = 12
@@ -272,7 +264,7 @@ def _confusion_section(findings: Findings) -> ReportSection:
             header = ["true", "predicted", "rows", "of the true class"]
             blocks.append(DenseTable(title, header, mistakes, opened=True))
     intro = "Rows by true class, and the share of each true class that is predicted to be what."
-    return ReportSection("Confusion", blocks, intro=f"{intro}{_threshold_text(findings)}")
+    return ReportSection("Confusion", blocks, intro=f"{intro}{formatting.threshold_text(findings)}")
 
 
 _DISPARITIES_OF_TWO = (

@@ -5,9 +5,17 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from trainwright.errors import InputError
-from trainwright.evaluate.findings import ComparedMetric, Disparity, Findings, Kind, Ruling, Slice
+from trainwright.evaluate.findings import (
+    MIN_UNITS,
+    ComparedMetric,
+    Disparity,
+    Findings,
+    Kind,
+    Ruling,
+    Sample,
+    Slice,
+)
 from trainwright.evaluate.formatting import decimals
-from trainwright.evaluate.slices import MIN_UNITS, class_title, class_too_small, smallest_count
 from trainwright.experiment import Evaluation
 from trainwright.experiment.evaluation import (
     LOWER,
@@ -127,7 +135,7 @@ def metric_title(metric: str) -> str:
     """Name a metric as a reader would: ``AUC``, ``log loss``, ``recall of class 2``, ``recall of setosa``."""
     base, _, of_class = metric.partition("/")
     named = " ".join(_SHORT.get(word, word) for word in base.split("_"))
-    return f"{named} of {class_title(of_class)}" if of_class else named
+    return f"{named} of {_class_title(of_class)}" if of_class else named
 
 
 def judge_estimate(
@@ -231,6 +239,46 @@ def apply_rules(findings: Findings) -> Iterator[Ruling]:
         yield from _small_slices(findings, _SMALL[evaluation.small_slices])
 
 
+def _too_few_rows(findings: Findings, metric: str, *samples: Sample) -> str:
+    """Say why the interval of a metric is too narrow to rely on; empty if the rows are enough."""
+    cluster = findings.evaluation.cluster
+    fewest, what = min(_smallest_count(findings.kind, sample, metric, cluster) for sample in samples)
+    return f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each" if fewest < MIN_UNITS else ""
+
+
+def _smallest_count(kind: Kind, sample: Sample, metric: str, cluster: str | None) -> tuple[int, str]:
+    """Return the smallest number of rows or clusters that a metric depends on, and its description."""
+    of_class = metric.partition("/")[2]
+    found = [(sample.rows, "rows")]
+    counted = [(sample.counts, "rows of")]
+    if sample.clusters:
+        found.append((sample.clusters, f"values of {cluster}"))
+        counted.append((sample.counts_in_clusters, f"values of {cluster} with rows of"))
+    for counts, what in counted:
+        if kind == "binary" or metric.startswith("macro_"):
+            rare = "rarer" if kind == "binary" else "rarest"
+            found.append((min(counts), f"{what} the {rare} label"))
+        elif of_class:
+            found.append((counts[sample.class_names.index(of_class)], f"{what} {_class_title(of_class)}"))
+    return min(found)
+
+
+def _class_title(name: str) -> str:
+    """Write the name of a class so that a number is not taken for a count: ``class 2``, ``setosa``."""
+    return f"class {name}" if name.isdecimal() else name
+
+
+def _class_too_small(metric: str, entry: Slice, classes: Sequence[str], least: int) -> str:
+    """Say why a slice is too small for the metric of one class, or a mean of all; empty if it is not."""
+    of_class = metric.partition("/")[2]
+    if metric.startswith("macro_") and entry.counts:
+        of_class = classes[min(range(len(entry.counts)), key=entry.counts.__getitem__)]
+    if not of_class or not entry.counts:
+        return ""
+    count = entry.counts[classes.index(of_class)]
+    return f"{count:,} of at least {least:,} rows of {_class_title(of_class)}" if count < least else ""
+
+
 CONSTANT_GAIN = "gain over a constant prediction"
 
 
@@ -239,9 +287,7 @@ def constant_ruling(findings: Findings, broken: str) -> Ruling:
     found, evaluation = findings.constant, findings.evaluation
     if found.gain is None:
         return not_judged_ruling(CONSTANT_GAIN, found.reason, kind="constant")
-    fewest, what = smallest_count(findings.kind, findings.sample, found.metric, evaluation.cluster)
-    if fewest < MIN_UNITS:
-        reason = f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each"
+    if reason := _too_few_rows(findings, found.metric, findings.sample):
         fact = f"too few rows to compare with a constant prediction: {reason}"
         return not_judged_ruling(CONSTANT_GAIN, reason, kind="constant", fact=fact)
     terms = RuleTerms(0.0, ABOVE, evaluation.confidence, broken)
@@ -322,9 +368,7 @@ def _on_whole(findings: Findings, rule: ModelRule) -> Ruling:
     if number is None:
         reason = f"{metric_title(rule.metric)} is not defined on these rows"
         return not_judged_ruling(name, reason, kind=rule.kind)
-    fewest, what = smallest_count(findings.kind, sample, rule.metric, findings.evaluation.cluster)
-    if fewest < MIN_UNITS:
-        reason = f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each"
+    if reason := _too_few_rows(findings, rule.metric, sample):
         fact = f"{name} {number.value:.3f} of too few rows"
         return not_judged_ruling(name, reason, kind=rule.kind, fact=fact)
     return rule_on(name, number, sample.rows, _terms(findings, rule), kind=rule.kind)
@@ -371,7 +415,7 @@ def _judge_slices(
     ``undefined`` is the decision on slices without the metric, ``small`` on those with too few of a class.
     """
     least, classes = findings.evaluation.min_positives, findings.sample.class_names
-    reasons = {place: class_too_small(metric, entry, classes, least) for place, entry, _ in parts}
+    reasons = {place: _class_too_small(metric, entry, classes, least) for place, entry, _ in parts}
     parts = [part for part in parts if not reasons[part[0]]]
     defined = [(place, entry.rows, number) for place, entry, number in parts if number]
     chances = holm([terms.tail_probability(number) for _, _, number in defined])
@@ -460,7 +504,7 @@ def _group_minimum(findings: Findings, metric: str, terms: RuleTerms) -> Ruling:
         if metric in entry.figures
     ]
     least, classes = findings.evaluation.min_positives, findings.sample.class_names
-    if not any(number and not class_too_small(metric, entry, classes, least) for _, entry, number in parts):
+    if not any(number and not _class_too_small(metric, entry, classes, least) for _, entry, number in parts):
         reason = "no group has rows enough to be judged"
         return not_judged_ruling(name, reason, kind="fairness", scope="slice")
     return _judge_slices(findings, name, metric, parts, terms, "fairness", "INCONCLUSIVE", "")
@@ -472,10 +516,9 @@ def _overfitting_ruling(findings: Findings, limit: Overfitting) -> Ruling:
     if findings.fitted_sample is None:
         reason = f"split {limit.split!r} was not scored: name it in training.predict"
         return not_judged_ruling(name, reason, kind="overfitting")
-    both, cluster = (findings.sample, findings.fitted_sample), findings.evaluation.cluster
-    fewest, what = min(smallest_count(findings.kind, sample, metric, cluster) for sample in both)
-    if gap is None or fewest < MIN_UNITS:
-        reason = f"{fewest:,} {what}; its interval needs {MIN_UNITS} of each" if gap else "it is not defined"
+    both = findings.sample, findings.fitted_sample
+    reason = _too_few_rows(findings, metric, *both) if gap else "it is not defined"
+    if gap is None or reason:
         return not_judged_ruling(name, reason, kind="overfitting")
     terms = RuleTerms(limit.at_most, UP_TO, findings.evaluation.confidence, "HOLD")
     return rule_on(name, gap, min(sample.rows for sample in both), terms, kind="overfitting")

@@ -194,13 +194,8 @@ def _card_data(findings: Findings, verdict: Verdict) -> str:
 def _card_metrics(findings: Findings) -> str:
     header = ["Figure", "Value", *(["Production", "Gain"] if findings.baseline else [])]
     table = markdown.table(header, metric_rows(findings), range(1, len(header))).strip()
-    name = markdown.escape(findings.sample.class_names[1]) if findings.sample.class_names else ""
-    at = (
-        ""
-        if findings.threshold is None
-        else f" A score of at least {findings.threshold:.4g} predicts {name}."
-    )
-    return f"{formatting.level(findings)} intervals.{at}\n\n{table}"
+    lead = markdown.escape(f"{formatting.level(findings)} intervals.{formatting.threshold_text(findings)}")
+    return f"{lead}\n\n{table}"
 
 
 def _card_classes(findings: Findings) -> str:

@@ -4,8 +4,7 @@
 together. Each step then reads its own section, passed as one JSON object.
 """
 
-from trainwright.experiment.data import CsvFormat, Data, Quality, Query, Share, Window
-from trainwright.experiment.engine import DataEngine
+from trainwright.experiment.data import CsvFormat, Data, DataEngine, Quality, Query, Share, Window
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.experiment import Experiment
 from trainwright.experiment.features import Features, JoinLimits, Materialize
@@ -20,15 +19,28 @@ from trainwright.experiment.network import (
     Trees,
     read_network,
 )
-from trainwright.experiment.prices import Budget, Prices, SharedBudget
-from trainwright.experiment.registry import Canary, Override, Promotion, PromotionRequest, Registry
+from trainwright.experiment.registry import (
+    Canary,
+    InferenceService,
+    Override,
+    Promotion,
+    PromotionRequest,
+    Registry,
+    Serving,
+)
 from trainwright.experiment.resources import Resources, Steps
-from trainwright.experiment.run import Alert, RunSettings, Smtp
+from trainwright.experiment.run import (
+    Alert,
+    Budget,
+    Prices,
+    RunSettings,
+    SharedBudget,
+    Smtp,
+    StartedBy,
+    Triggers,
+)
 from trainwright.experiment.section import Section
-from trainwright.experiment.serving import InferenceService, Serving
-from trainwright.experiment.training import ResolvedTraining, Tracking, Training
-from trainwright.experiment.triggers import StartedBy, Triggers
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import ResolvedTraining, Tracking, Training, Tuning
 from trainwright.experiment.validation import (
     Quarantine,
     ServingLog,

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainwright.experiment.engine import DataEngine
+from trainwright.experiment.data import DataEngine
 from trainwright.experiment.section import Fraction, Name, Section
 
 HIGHER, LOWER = "higher", "lower"

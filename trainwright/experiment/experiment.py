@@ -5,18 +5,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainwright.experiment.data import Data, is_reserved
-from trainwright.experiment.engine import DataEngine
+from trainwright.experiment.data import Data, DataEngine, is_reserved
 from trainwright.experiment.evaluation import Evaluation
 from trainwright.experiment.features import Features, Materialize
 from trainwright.experiment.network import LanguageModel, Mlp, Network
-from trainwright.experiment.registry import Promotion, Registry
+from trainwright.experiment.registry import Promotion, Registry, Serving
 from trainwright.experiment.resources import LABEL_VALUE, Resources, Steps
 from trainwright.experiment.run import RunSettings
 from trainwright.experiment.section import Name, Section
-from trainwright.experiment.serving import Serving
-from trainwright.experiment.training import Training
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import Training, Tuning
 from trainwright.experiment.validation import Validation
 
 OWNER_LABELS = {"owner": "owner", "cost-centre": "cost_centre"}

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from trainwright.artifacts import TargetKind
-from trainwright.experiment.engine import ENGINE, DataEngine
+from trainwright.experiment.data import ENGINE, DataEngine
 from trainwright.experiment.section import Fraction, Name, Section
 from trainwright.verdicts import SCHEMA_INFERRED
 

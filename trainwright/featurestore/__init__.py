@@ -3,12 +3,14 @@
 Feast is imported inside functions: it takes seconds, and only two steps need it.
 """
 
-from trainwright.featurestore.checkout import Checkout, checked_out, is_remote, require_version
 from trainwright.featurestore.online import Online, OnlineView, open_online
 from trainwright.featurestore.repository import (
     SETTINGS,
+    Checkout,
+    checked_out,
     close_store,
     inside,
+    is_remote,
     open_folder,
     open_settings,
     read_definitions,
@@ -45,7 +47,6 @@ __all__ = [
     "open_settings",
     "read_definitions",
     "require_same_feast",
-    "require_version",
     "retry_outage",
     "spark_session",
 ]

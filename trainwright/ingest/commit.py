@@ -22,8 +22,7 @@ from trainwright.documents import canonical, digest_file
 from trainwright.errors import InputError, TransientError
 from trainwright.ingest.reports import ShardReport
 from trainwright.storage import Access, AlreadyExists
-from trainwright.storage.file_lock import file_lock
-from trainwright.storage.local import naming_path
+from trainwright.storage.local import file_lock, naming_path
 from trainwright.tables import FileWriter
 
 _THREADS = 16

@@ -16,7 +16,6 @@ from trainwright.experiment import Data
 from trainwright.experiment.data import ROW
 from trainwright.ingest.commit import FolderCommit, StoreCommit, only_writer, scratch_for
 from trainwright.ingest.keys import OpenRun, reject_duplicates, reject_shared
-from trainwright.ingest.labels import LabelRule, label_rule, target_of
 from trainwright.ingest.quality import (
     LimitResult,
     figures_of,
@@ -28,7 +27,7 @@ from trainwright.ingest.quality import (
 )
 from trainwright.ingest.reference import referenced_files, require_referable
 from trainwright.ingest.reports import ShardReport, Totals, add_up
-from trainwright.ingest.roles import TIME
+from trainwright.ingest.roles import TIME, LabelRule, label_rule, target_of
 from trainwright.ingest.shards import ShardPlan, cut, make_shards
 from trainwright.ingest.splits import division
 from trainwright.sources import list_source, open_source, places_of

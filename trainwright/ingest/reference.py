@@ -10,9 +10,8 @@ from trainwright import storage
 from trainwright.artifacts import Listing, SnapshotFile, SourceFile
 from trainwright.errors import InputError
 from trainwright.experiment import Data
-from trainwright.ingest.labels import LabelRule
 from trainwright.ingest.reports import ShardReport, Span
-from trainwright.ingest.roles import TIME
+from trainwright.ingest.roles import TIME, LabelRule
 from trainwright.ingest.splits import written
 from trainwright.sources import SourcePart
 from trainwright.storage import Access

@@ -23,10 +23,9 @@ from trainwright.experiment import Data
 from trainwright.experiment.data import ROW
 from trainwright.ingest.commit import OutputLocations, ShardOutput, scratch_for
 from trainwright.ingest.keys import SpillWriter
-from trainwright.ingest.labels import LabelRule, prepare_label
 from trainwright.ingest.reference import columns_read, read_referenced
 from trainwright.ingest.reports import ColumnFigures, ShardReport, Span, measure, merged
-from trainwright.ingest.roles import prepare_time, require_names
+from trainwright.ingest.roles import LabelRule, prepare_label, prepare_time, require_names
 from trainwright.ingest.splits import divide, division
 from trainwright.sources import SourcePart, Sources
 from trainwright.storage import Access, AlreadyExists, ObjectChanged

@@ -1,11 +1,10 @@
 """The join of a training set, chunk by chunk: its columns, its quarantine and its audit."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -27,8 +26,7 @@ from trainwright.join.audit import (
     single_column_scores,
 )
 from trainwright.join.columns import ColumnPlan, plan_columns
-from trainwright.join.engine import EngineHistory
-from trainwright.join.history import FileHistory, History, Ints, microseconds
+from trainwright.join.history import EngineHistory, FileHistory, History, Ints, microseconds
 from trainwright.tables.capacity import warn_of_memory
 
 
@@ -98,9 +96,6 @@ SAMPLED_ROWS = 200_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-HistoryOf: TypeAlias = Callable[[View, Service], History]
-"""Opens the history of a view."""
-
 
 def open_history(view: View, service: Service) -> History:
     """Open the history of a view: on the service's engine, or from its files."""
@@ -116,16 +111,13 @@ class Join:
         service: Service | None,
         features: Features,
         left_out: QuarantinedKeys,
-        *,
-        chunk_rows: int | None = None,
-        open_history: HistoryOf = open_history,
     ) -> None:
         self.plan: ColumnPlan = plan_columns(snapshot, service, features)
         self.service, self.features, self.left_out = service, features, left_out
         self.target = snapshot.target
         self._snapshot = snapshot
         self._sources = [open_history(view, service) for view in service.views] if service else []
-        self._chunk = chunk_rows or (ENGINE_ROWS if service and service.on_engine else CHUNK_ROWS)
+        self._chunk = ENGINE_ROWS if service and service.on_engine else CHUNK_ROWS
         views = service.views if service else ()
         self.views: dict[str, ViewAudit] = {view.name: ViewAudit(view) for view in views}
         self._missing: Counter[str] = Counter()

@@ -22,9 +22,8 @@ from trainwright.drift.comparison import (
     measure_missing,
     measure_unseen,
 )
-from trainwright.drift.counting import count, find_cuts, kind_of
+from trainwright.drift.counting import ServedRows, count, find_cuts, kind_of
 from trainwright.drift.findings import (
-    JENSEN_SHANNON,
     L_INFINITY,
     Against,
     DataFinding,
@@ -32,11 +31,11 @@ from trainwright.drift.findings import (
     Limit,
     SeverityPolicy,
     learned_from,
+    limit_of,
     merged,
     moment_of,
 )
 from trainwright.drift.judgement import Judgement, baseline_check, not_compared, weigh
-from trainwright.drift.serving_log import ServedRows
 from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import Features, Validation
 from trainwright.featurestore import Service
@@ -117,12 +116,8 @@ def judge_training_set(
     if not (joined or log):
         return None
     gate = _Gate(folder, snapshot, joined, tuple(inputs) if log else (), features, context)
-    return gate.judge(_declared_types(service), newest)
-
-
-def _declared_types(service: Service | None) -> dict[str, str]:
-    """Return Feast's type of each feature."""
-    return {name: kind for view in service.views for name, kind in view.features.items()} if service else {}
+    views = service.views if service else ()
+    return gate.judge({name: kind for view in views for name, kind in view.features.items()}, newest)
 
 
 _FEAST_KINDS: dict[str, Kind] = {
@@ -202,18 +197,11 @@ class _Gate:
         }
         self._require_known()
         ignored = {*self.features.ignore, *(set(config.ignore) & set(self.carried))}
-        limits = []
-        for name, overrides in known.items():
-            kind, own = kind_of(self.types[name]), overrides.get(name)
-            if name in ignored:
-                continue
-            if own:
-                limits.append(Limit(name, kind, own.comparator, own.threshold))
-            elif kind == "numbers":
-                limits.append(Limit(name, kind, JENSEN_SHANNON, config.numeric_threshold))
-            else:
-                limits.append(Limit(name, kind, L_INFINITY, config.categorical_threshold))
-        return tuple(limits)
+        return tuple(
+            limit_of(name, kind_of(self.types[name]), overrides.get(name), config)
+            for name, overrides in known.items()
+            if name not in ignored
+        )
 
     def _require_known(self) -> None:
         """Reject limits of features that the service does not have, or that do not fit their type."""
@@ -305,8 +293,7 @@ class _Gate:
         config = self.context.validation
         yield measure_counts(pair, limits)
         there = [limit.column for limit in limits]
-        missing = measure_missing(pair, there, threshold=config.missing_threshold)
-        yield Drift(missing, (), None)
+        yield measure_missing(pair, there, threshold=config.missing_threshold)
         counted = [limit for limit in limits if not pair.reference.uncounted(limit.column)]
         yield measure_unseen(pair, counted, threshold=config.new_values_threshold)
 

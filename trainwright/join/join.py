@@ -16,10 +16,9 @@ from trainwright.featurestore import (
     checked_out,
     offline_files,
     open_service,
-    require_version,
 )
 from trainwright.join.audit import MEASURES, Audit, displayed, suspicious
-from trainwright.join.chunks import HistoryOf, Join, QuarantinedKeys, open_history
+from trainwright.join.chunks import Join, QuarantinedKeys
 from trainwright.join.gate import (
     GateContext,
     TrainingSetJudgement,
@@ -29,6 +28,7 @@ from trainwright.join.gate import (
 )
 from trainwright.redaction import redacted
 from trainwright.report.markdown import escape, table
+from trainwright.storage import require_listing
 from trainwright.tables.capacity import warn_of_disk
 from trainwright.tracking import Stopwatch
 
@@ -46,7 +46,6 @@ def make_training_set(
     gate: GateContext | None = None,
     quarantine: Path | None = None,
     quarantine_version: str = "",
-    open_history: HistoryOf = open_history,
 ) -> Snapshot:
     """Make a training set: choose its columns, join the features of a service, and audit what leaks.
 
@@ -64,7 +63,6 @@ def make_training_set(
         gate: Limits, baseline, serving log and data verdict; None to judge nothing.
         quarantine: Snapshot of the quarantined rows; None if there is none.
         quarantine_version: Its expected digest.
-        open_history: Opens the history of a view.
 
     Returns:
         The manifest of the training set.
@@ -81,7 +79,7 @@ def make_training_set(
     key = snapshot.roles.get("key", "")
     left_out = QuarantinedKeys.read(quarantine, quarantine_version, data_version, key)
     with _opened_service(features, features_version) as service:
-        join = Join(snapshot, service, features, left_out, open_history=open_history)
+        join = Join(snapshot, service, features, left_out)
         join.require_keys(entities)
         views = service.views if service else ()
         behind = {f"features.{view.name}": view.digest for view in views}
@@ -144,7 +142,7 @@ def _opened_service(features: Features, version: str) -> Iterator[Service | None
     if not (features.service and features.source and features.repository):
         yield None
         return
-    listing = require_version(features.source, version)
+    listing = require_listing("features.source", features.source, version)
     with checked_out(features.repository, listing) as checkout:
         service = open_service(str(checkout.folder), features.service, fetched=checkout.fetched)
         require_covered(service, features.source, checkout, [entry.uri for entry in listing.files])

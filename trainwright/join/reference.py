@@ -61,9 +61,7 @@ def joined_again(service: Service, source: History, rows: pa.Table, time: str) -
     return ReferenceValues("our own search", own.take(found), found)
 
 
-def feast_values(
-    service: Service, source: FileHistory, rows: pa.Table, time: str, *, pairs_per_span: int = PAIRS_PER_SPAN
-) -> pa.Table:
+def feast_values(service: Service, source: FileHistory, rows: pa.Table, time: str) -> pa.Table:
     """Join one view's features by Feast as of each row's time, once for every distinct key and time.
 
     Returns:
@@ -78,7 +76,7 @@ def feast_values(
     usable = np.flatnonzero(complete(distinct.select(keys)))
     pairs = usable.size * int(of_keys.sum()) / max(source.key_count, 1)
     # As many spans as are faster; one without a TTL, since then all of the history is reachable.
-    spans = min(max(round(math.sqrt(pairs / pairs_per_span)), 1), MAX_SPANS) if source.max_age else 1
+    spans = min(max(round(math.sqrt(pairs / PAIRS_PER_SPAN)), 1), MAX_SPANS) if source.max_age else 1
     for span in np.array_split(usable[np.argsort(at[usable], kind="stable")], spans):
         if span.size:
             answers.append(_answer(service, source, distinct.take(pa.array(span)), at[span], of_keys))

@@ -14,12 +14,10 @@ from trainwright.featurestore import (
     checked_out,
     is_remote,
     open_online,
-    require_version,
     retry_outage,
 )
 from trainwright.materialize.check import EarlierRows, check, look_up_earlier, require_equal
 from trainwright.materialize.encoding import encode_rows
-from trainwright.materialize.engine import LOCAL, run_engine
 from trainwright.materialize.latest import LatestRows, latest_rows
 from trainwright.materialize.watermark import (
     TimeWindow,
@@ -30,10 +28,10 @@ from trainwright.materialize.watermark import (
     run_window,
     window_end,
 )
-from trainwright.materialize.writers import RequireLease, keeps_newer_rows, writer_for
+from trainwright.materialize.writers import LOCAL, RequireLease, keeps_newer_rows, run_engine, writer_for
 from trainwright.placeholders import filled
 from trainwright.report.markdown import escape, table
-from trainwright.storage import join, local_path, take_listing
+from trainwright.storage import join, local_path, require_listing, take_listing
 from trainwright.storage.lease import Lease, hold_lease
 from trainwright.tracking import Stopwatch
 
@@ -107,7 +105,7 @@ def materialize(
     window_end(section, date, now)  # rejects a wrong window before anything is opened
     listing = Listing(source=section.source, files=())
     if is_remote(section.repository):  # fetched in exactly the version that `resolve` found
-        listing = require_version(section.source, features_version)
+        listing = require_listing("materialize.source", section.source, features_version)
     with checked_out(section.repository, listing) as checkout:
         online = open_online(
             str(checkout.folder), section.views, fetched=checkout.fetched, retry_s=section.retry_s

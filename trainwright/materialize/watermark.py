@@ -160,10 +160,10 @@ class Watermark(Document):
 
 
 class WatermarkHistory:
-    """The watermarks of one view in one folder or URI, which need not exist; the last ``retained`` stay."""
+    """The last watermarks of one view, :data:`RETAINED` of them, in a folder or URI that need not exist."""
 
-    def __init__(self, folder: str, retained: int = RETAINED) -> None:
-        self._folder, self._retained = folder, retained
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
 
     def last(self) -> Watermark | None:
         """Return the newest watermark; None if the view was never materialized."""
@@ -193,7 +193,7 @@ class WatermarkHistory:
             raise TransientError(
                 f"another run of view {mark.view!r} finished meanwhile", where=uri, hint="Run again."
             ) from None
-        remove(self._uri(number) for number in self._numbers() if number <= mark.number - self._retained)
+        remove(self._uri(number) for number in self._numbers() if number <= mark.number - RETAINED)
 
     def _numbers(self) -> list[int]:
         try:

@@ -19,10 +19,9 @@ from trainwright.drift.comparison import (
     measure_missing,
     measure_unseen,
 )
-from trainwright.drift.counting import count
-from trainwright.drift.findings import JENSEN_SHANNON, L_INFINITY, Kind, Limit, SeverityPolicy
+from trainwright.drift.counting import ServedRows, count
+from trainwright.drift.findings import Kind, Limit, SeverityPolicy, limit_of
 from trainwright.drift.judgement import Judgement, not_compared, weigh
-from trainwright.drift.serving_log import ServedRows
 from trainwright.errors import InputError
 from trainwright.experiment import Features, Validation
 from trainwright.report import markdown
@@ -112,7 +111,8 @@ def judge(validation: Validation, features: Features, references: References, no
     measured: list[ColumnComparison] = []
     not_judged: list[NotJudged] = []
     for one in known:
-        own = [_limit(name, kind, validation, features) for name, kind in one.kinds.items()]
+        limited = validation.drift | features.drift
+        own = [limit_of(name, kind, limited.get(name), validation) for name, kind in one.kinds.items()]
         there = [limit for limit in own if limit.column in served.untimed]
         not_judged += not_compared("serving", [limit for limit in own if limit not in there], _ABSENT)
         for drift in _measured(one, there, served, validation):
@@ -137,16 +137,8 @@ def _measured(
         raise InputError("the serving log has no rows", where="validation.serving_log")
     pair = SamplePair("serving", sample, reference.sample, bins)
     yield measure_counts(pair, limits)
-    yield Drift(measure_missing(pair, list(kinds), threshold=validation.missing_threshold), (), None)
+    yield measure_missing(pair, list(kinds), threshold=validation.missing_threshold)
     yield measure_unseen(pair, limits, threshold=validation.new_values_threshold)
-
-
-def _limit(name: str, kind: Kind, validation: Validation, features: Features) -> Limit:
-    if own := features.drift.get(name) or validation.drift.get(name):
-        return Limit(name, kind, own.comparator, own.threshold)
-    if kind == "numbers":
-        return Limit(name, kind, JENSEN_SHANNON, validation.numeric_threshold)
-    return Limit(name, kind, L_INFINITY, validation.categorical_threshold)
 
 
 def _references(references: References, features: Features) -> Iterator[LearnedRows]:

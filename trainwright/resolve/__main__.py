@@ -12,7 +12,7 @@ from pathlib import Path
 from trainwright.artifacts import PinnedSource
 from trainwright.command import Parser
 from trainwright.errors import reported
-from trainwright.resolve.pinned_files import locate, restore
+from trainwright.resolve.resolve import locate, restore
 
 
 def main(arguments: Sequence[str]) -> None:

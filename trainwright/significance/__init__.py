@@ -3,18 +3,18 @@
 All intervals are two-sided. Nothing here draws at random but what is seeded.
 """
 
-from trainwright.significance.distribution import Cells, ValueDistribution
 from trainwright.significance.estimate import (
     CONFIDENCE,
     Estimate,
     apart,
     beyond,
+    gamma_quantile,
+    gamma_tail,
     independent_difference,
     mean_bounds,
     normal_quantile,
     rows_needed,
 )
-from trainwright.significance.gamma import gamma_quantile, gamma_tail
 from trainwright.significance.proportions import (
     Rest,
     gap_to_whole,
@@ -27,8 +27,10 @@ from trainwright.significance.proportions import (
     wilson,
 )
 from trainwright.significance.ranking import (
+    Cells,
     Placements,
     Ranking,
+    ValueDistribution,
     delong_covariance,
     effective_count,
     rank,

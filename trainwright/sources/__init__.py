@@ -5,8 +5,9 @@ small and can be sent to other processes; each yields its rows in batches. A lib
 source needs is imported when that kind is opened.
 """
 
-from trainwright.sources.parts import SourcePart, Sources
 from trainwright.sources.sources import (
+    SourcePart,
+    Sources,
     column_names,
     example_values,
     list_source,

@@ -17,7 +17,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import CsvFormat
 from trainwright.sources.formats import File, open_text
 from trainwright.sources.inference import TypeInference, convert
-from trainwright.sources.parts import FileSchema
+from trainwright.sources.sources import FileSchema
 from trainwright.tables import require_distinct
 
 SEVERAL_LINES = (

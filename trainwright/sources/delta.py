@@ -20,7 +20,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import Data
 from trainwright.redaction import redacted
 from trainwright.sources.lake import LakeFile, LakeSources, list_lake, require_size
-from trainwright.sources.parts import pinned, unpinned
+from trainwright.sources.sources import pinned, unpinned
 from trainwright.storage import Access, fetch, join, list_files
 
 _PIN = "version"

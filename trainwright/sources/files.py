@@ -15,7 +15,7 @@ from trainwright.experiment import Data
 from trainwright.sources import csv, jsonl
 from trainwright.sources.formats import file_of, read_footer, read_groups
 from trainwright.sources.inference import declared_types
-from trainwright.sources.parts import FileSchema, SourcePart, Sources, merge, split
+from trainwright.sources.sources import FileSchema, SourcePart, Sources, merge, split
 from trainwright.storage import TABLE_SUFFIXES, Access, list_files, local_path, take_listing
 from trainwright.tables import plain
 

@@ -23,7 +23,7 @@ from trainwright.experiment import Data
 from trainwright.redaction import redacted
 from trainwright.sources.formats import naming_parquet, open_parquet
 from trainwright.sources.lake import LakeFile, LakeSources, list_lake, require_inside, require_size
-from trainwright.sources.parts import pinned, unpinned
+from trainwright.sources.sources import pinned, unpinned
 from trainwright.storage import Access, join, list_files, open_file
 
 _PIN = "snapshot"

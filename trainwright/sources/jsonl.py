@@ -20,7 +20,7 @@ from pyarrow import json as arrow_json
 from trainwright.errors import InputError
 from trainwright.sources.formats import File, open_text
 from trainwright.sources.inference import EXACT, TypeInference, convert
-from trainwright.sources.parts import FileSchema, change_type, wider
+from trainwright.sources.sources import FileSchema, change_type, wider
 from trainwright.tables import require_distinct
 
 DEEPEST = 64

@@ -12,9 +12,9 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.documents import MAX_BYTES
 from trainwright.errors import InputError, PermissionRefused
 from trainwright.sources.formats import File, read_footer, read_groups
-from trainwright.sources.parts import FileSchema, SourcePart, Sources, split
+from trainwright.sources.sources import FileSchema, SourcePart, Sources, split
 from trainwright.storage import Access, list_files, local_path
-from trainwright.storage.checksums import digest_files
+from trainwright.storage.local import digest_files
 from trainwright.storage.uris import absolute
 from trainwright.tables import plain
 

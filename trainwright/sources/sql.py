@@ -16,7 +16,7 @@ from trainwright.experiment import Data, Query
 from trainwright.sources import sql_statement
 from trainwright.sources.database import Connector, parse_database
 from trainwright.sources.inference import TypeInference, convert, declared_types
-from trainwright.sources.parts import SourcePart, Sources, pinned, unpinned, wider
+from trainwright.sources.sources import SourcePart, Sources, pinned, unpinned, wider
 from trainwright.storage import Access
 from trainwright.storage.store import RetryableError, with_retries
 from trainwright.tables import plain, require_columns, require_distinct
@@ -165,7 +165,7 @@ def list_source(source: str, data: Data, access: Access, inspect: object) -> Lis
     """
     url, digest = unpinned(source, _PIN)
     if not digest:
-        statement = Statement(url, data, access)
+        statement = _statement(url, data, access)
         if statement.has_version:
             digest = statement.version()
         else:
@@ -183,7 +183,7 @@ class QuerySources(Sources):
     def __init__(self, listing: Listing, data: Data, access: Access) -> None:
         (entry,) = listing.files
         self._uri, self._digest = entry.uri, entry.checksum.removeprefix(f"{_PIN}:")
-        self._statement = Statement(entry.uri, data, access)
+        self._statement = _statement(entry.uri, data, access)
         self._shape = self._statement.shape()
         self.schema = plain(self._shape.schema.empty_table(), entry.uri).schema
 
@@ -210,7 +210,7 @@ open_source = QuerySources
 
 def column_names(listing: Listing, data: Data, access: Access, wanted: object) -> list[str]:  # noqa: ARG001 - of JSONL
     """Return the columns of the SELECT, without its rows."""
-    return Statement(listing.files[0].uri, data, access).column_names()
+    return _statement(listing.files[0].uri, data, access).column_names()
 
 
 def query_columns(url: str, query: Query, access: Access) -> list[str]:
@@ -219,18 +219,12 @@ def query_columns(url: str, query: Query, access: Access) -> list[str]:
     Raises:
         InputError: The database, a table or a column does not exist, or it is not one SELECT.
     """
-    place = parse_database(url)
-    dialect = sql_statement.SQLITE if place.kind == "sqlite" else sql_statement.POSTGRES
-    text = sql_statement.checked(query.select, query.tables, dict(query.parameters), dialect, _WHERE)
-    connector = Connector(place, query, access)
+    return Statement(url, query, access).column_names()
 
-    def read() -> list[str]:
-        with connector.transaction() as connection:
-            every = f"SELECT * FROM ({text}) AS trainwright_rows LIMIT 0"  # noqa: S608  # nosec B608 - checked
-            found = connection.exec_driver_sql(every, dict(query.parameters))
-            return [column[0] for column in found.cursor.description] if found.cursor else []
 
-    return with_retries(read, "reading", url, access.retry_s)
+def _statement(url: str, data: Data, access: Access) -> "Statement":
+    assert data.sql is not None  # noqa: S101 - the section requires it with format sql
+    return Statement(url, data.sql, access, data.key or "", data.types)
 
 
 @dataclass(frozen=True)
@@ -242,17 +236,16 @@ class SelectShape:
 
 
 class Statement:
-    """The checked SELECT of ``data.sql``, and its version query. It can be pickled."""
+    """The checked SELECT of ``data.sql``, and its version query. It can be pickled.
 
-    def __init__(self, url: str, data: Data, access: Access) -> None:
-        if data.sql is None:
-            raise InputError(
-                "nothing says what to read of the database",
-                where="data.sql",
-                hint="Give data.sql a select and its tables.",
-            )
-        query, place = data.sql, parse_database(url)
-        self.url, self._key, self._types = url, data.key or "", dict(data.types)
+    Without a key, only its columns can be read.
+    """
+
+    def __init__(
+        self, url: str, query: Query, access: Access, key: str = "", types: Mapping[str, str] | None = None
+    ) -> None:
+        place = parse_database(url)
+        self.url, self._key, self._types = url, key, dict(types or {})
         self._sqlite = place.kind == "sqlite"
         self._connector, self._parameters = Connector(place, query, access), dict(query.parameters)
         self._dialect = sql_statement.SQLITE if self._sqlite else sql_statement.POSTGRES
@@ -262,9 +255,9 @@ class Statement:
             for text, where in ((query.select, _WHERE), (query.version, "data.sql.version"))
         )
         sql_statement.require_used((self._text, self._version), self._parameters, self._dialect)
-        if data.types and not self._sqlite:
+        if types and not self._sqlite:
             raise InputError(
-                f"types are said for {sorted(data.types)}, but the database says its own",
+                f"types are said for {sorted(types)}, but the database says its own",
                 where="data.types",
                 hint="Cast in data.sql.select.",
             )

@@ -8,7 +8,7 @@ URI is met.
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
 from trainwright.storage.git import fetch_commit, parse_commit
-from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, take_listing
+from trainwright.storage.listing import TABLE_SUFFIXES, find, list_files, require_listing, take_listing
 from trainwright.storage.reading import exists, fetch, head, open_file, read_bytes
 from trainwright.storage.store import AlreadyExists, ObjectChanged
 from trainwright.storage.uris import join, local_path
@@ -34,5 +34,6 @@ __all__ = [
     "read_bytes",
     "redacted",
     "remove",
+    "require_listing",
     "take_listing",
 ]

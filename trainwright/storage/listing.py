@@ -13,9 +13,8 @@ from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.redaction import redacted
 from trainwright.storage.access import Access
-from trainwright.storage.checksums import digest_files
 from trainwright.storage.git import parse_commit
-from trainwright.storage.local import list_local
+from trainwright.storage.local import digest_files, list_local
 from trainwright.storage.reading import md5_by_reading
 from trainwright.storage.store import NotFound, store_of, with_retries
 from trainwright.storage.uris import WILDCARD, Remote, is_visible, local_path, matcher, remote
@@ -49,6 +48,23 @@ def take_listing(source: str, access: Access = ANYTHING, remember: str | None = 
         files = [md5_by_reading(file, access) for file in files]
     protection = with_retries(store_of(place, access).protection, "looking at", source, access.retry_s)
     return Listing(source=source, files=tuple(files), protection=protection)
+
+
+def require_listing(what: str, source: str, version: str) -> Listing:
+    """List a source as :func:`take_listing` does, and check that its content is what ``resolve`` found.
+
+    Raises:
+        InputError: Its content digest is not ``version``; ``what`` names the source.
+    """
+    listing = take_listing(source)
+    if listing.content_digest != version:
+        raise InputError(
+            f"{what} changed after `resolve`: expected {version[:12] or '(no version)'}, found "
+            f"{listing.content_digest[:12]}",
+            where=source,
+            hint="Run again: `resolve` lists it first.",
+        )
+    return listing
 
 
 def list_files(source: str, suffixes: tuple[str, ...] = (), access: Access = ANYTHING) -> list[SourceFile]:

@@ -1,21 +1,27 @@
-"""Local files: list, open, write under a new name; and translate errors of the disk."""
+"""Local files: list, open, write under a new name, lock, digest; and translate errors of the disk."""
 
 import errno
+import fcntl
 import hashlib
+import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
 from trainwright.artifacts import SourceFile
+from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, PermissionRefused, in_our_words
 from trainwright.storage.store import AlreadyExists, ObjectChanged
-from trainwright.storage.uris import HIDDEN, WILDCARD, is_visible, matcher, reject_system_path
+from trainwright.storage.uris import HIDDEN, WILDCARD, is_visible, local_path, matcher, reject_system_path
 
 _WRONG_PATH = {
     errno.ENOENT: "no such file",
@@ -200,3 +206,138 @@ def _require_inside(path: Path, root: Path) -> None:
             hint="Name the folder that it leads to as the source, or copy what is meant into this one.",
         )
     reject_system_path(real)
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[bool]:
+    """Try to lock a file for this process; yield False at once if another process or thread holds it.
+
+    The kernel releases the lock when its holder dies. The file exists only while somebody holds the lock.
+    """
+    with naming_path(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        # Another holder may have removed the file between open and flock: that lock would exclude nobody.
+        acquired = _flock(descriptor) and is_same_file(path, descriptor)
+        try:
+            yield acquired
+        finally:
+            if acquired:
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def is_same_file(path: Path, descriptor: int) -> bool:
+    """Return whether an open file still has this path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def remove_unlocked(path: Path, *, force: bool) -> bool:
+    """Remove a file that nobody has locked, or any with ``force``; return False if it stays."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        if not (_flock(descriptor) or force):
+            return False
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held by another process; or NFS, which cannot lock a file opened for reading
+        return False
+    return True
+
+
+CHECKSUMS_FILE = "checksums.v1"
+TICK_NS = 2_000_000_000
+"""The coarsest clock of a file system in use, that of FAT."""
+
+_FileState = tuple[int, ...]
+_Checksums = dict[str, tuple[_FileState, str]]
+"""_FileState of each file when it was read, and its MD5."""
+
+_READERS = min(8, 2 * (os.cpu_count() or 1))
+
+
+def digest_files(entries: Sequence[SourceFile], remember: str | None = None) -> tuple[SourceFile, ...]:
+    """Fill in the MD5 of local files, of unchanged ones from the cache in the folder ``remember``.
+
+    A file is unchanged if its path, size, times of writing and of change, inode and device are. As in git's
+    index, a file that was written too shortly before it was read is not cached: it could be written again
+    within the same tick of its clock. A cache that is broken, or was replaced by another process, only means
+    reading again.
+    """
+    cache, started_ns, fresh = _cache_file(remember), time.time_ns(), _Checksums()
+    known = _read_checksums(cache) if cache else {}
+
+    def md5(entry: SourceFile) -> str:
+        before, digits = known.get(entry.uri, ((), ""))
+        if not digits or before != _file_state(entry.uri):
+            digits = md5_of(entry)
+            state = _file_state(entry.uri)
+            if state and max(state[1:3]) + TICK_NS < started_ns:
+                fresh[entry.uri] = (state, digits)
+        return digits
+
+    with ThreadPoolExecutor(_READERS) as pool:  # hashing lets other threads run
+        sums = list(pool.map(md5, entries))
+    if cache and fresh:
+        _save_checksums(cache, _read_checksums(cache) | fresh)  # other processes may have written meanwhile
+    return tuple(
+        replace(entry, checksum=f"md5:{digits}") for entry, digits in zip(entries, sums, strict=True)
+    )
+
+
+def _cache_file(folder: str | None) -> Path | None:
+    if folder is None:
+        return None
+    place = local_path(folder)
+    if place is None:
+        raise InputError(
+            f"checksums are remembered on a disk, not at {folder!r}",
+            where="data.remember",
+            hint="Name a folder of this machine, or leave it out.",
+        )
+    return place / CHECKSUMS_FILE
+
+
+def _read_checksums(path: Path) -> _Checksums:
+    """Read the cache; a broken one is empty: its first line is the SHA-256 of the second."""
+    try:
+        seal, _, rows = path.read_text().partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    if seal != hashlib.sha256(rows.encode()).hexdigest():
+        return {}
+    return {uri: (tuple(state), digits) for uri, (state, digits) in read_json(rows).items()}
+
+
+def _save_checksums(path: Path, known: _Checksums) -> None:
+    rows = json.dumps(known, separators=(",", ":"), sort_keys=True)
+    part = path.with_name(f".{CHECKSUMS_FILE}.{os.getpid()}.{secrets.token_hex(4)}")
+    with naming_path(part):
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(f"{hashlib.sha256(rows.encode()).hexdigest()}\n{rows}")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _file_state(path: str) -> _FileState:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)

@@ -9,8 +9,15 @@ Works with pyarrow 10 (the newest that TFDV takes) and later.
 
 from trainwright.tables.columns import plain, require_columns, require_distinct, schema_difference
 from trainwright.tables.fingerprint import fingerprints
-from trainwright.tables.pinned import open_parquet, stream_batches
-from trainwright.tables.reading import Piece, iter_batches, pieces, read_piece, read_split
+from trainwright.tables.reading import (
+    Piece,
+    iter_batches,
+    open_parquet,
+    pieces,
+    read_piece,
+    read_split,
+    stream_batches,
+)
 from trainwright.tables.writing import ROW_GROUP, FileWriter, SnapshotWriter, WrittenFile, write_snapshot
 
 __all__ = [

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainwright.experiment import Registry, Triggers
-from trainwright.experiment.triggers import MonitoredMetric
+from trainwright.experiment.run import MonitoredMetric
 from trainwright.registry.listing import VersionSummary, list_versions
 from trainwright.registry.names import PRODUCTION
 from trainwright.tracking.server import open_client, persist

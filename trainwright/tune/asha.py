@@ -9,7 +9,7 @@ All functions are pure, and lower values are better.
 
 from collections.abc import Iterable, Sequence
 
-from trainwright.experiment.tuning import Pruner
+from trainwright.experiment.training import Pruner
 from trainwright.tune.report import RungValue, Trial
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 from trainwright.documents import Document
 from trainwright.errors import InputError, InternalError, Preempted
 from trainwright.experiment import Resources, Training
-from trainwright.experiment.tuning import Tuning
+from trainwright.experiment.training import Tuning
 from trainwright.launch import signals
 from trainwright.train.config import TrialMetrics
 from trainwright.train.submit import TrainRequest

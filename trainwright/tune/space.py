@@ -20,7 +20,7 @@ from optuna.distributions import (
 from trainwright.documents import canonical
 from trainwright.errors import InputError
 from trainwright.experiment import Training, Tuning, read_network
-from trainwright.experiment.tuning import Dimension
+from trainwright.experiment.training import Dimension
 
 _FIXED = (
     "training.split",

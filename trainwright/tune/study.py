@@ -26,8 +26,8 @@ from pydantic import TypeAdapter
 
 from trainwright.documents import canonical, digest_text, read_json
 from trainwright.errors import InputError, TransientError
-from trainwright.storage.file_lock import file_lock
 from trainwright.storage.lease import hold_lease
+from trainwright.storage.local import file_lock
 from trainwright.train.config import differences
 from trainwright.tune import asha
 from trainwright.tune.report import Trial

@@ -11,8 +11,7 @@ from trainwright.drift.findings import Against
 from trainwright.report import charts, markdown
 from trainwright.report.page import Block, Figure, Paragraph, ReportPage, ReportSection, Table, write_page
 from trainwright.validate.checks import class_name
-from trainwright.validate.judgement import SnapshotJudgement
-from trainwright.validate.policy import split_names
+from trainwright.validate.judgement import SnapshotJudgement, split_names
 from trainwright.validate.profile import Profile
 from trainwright.validate.schema import parse_schema
 from trainwright.validate.tfdv import schema_pb2

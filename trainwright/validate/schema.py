@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwright.drift.findings import Kind
 from trainwright.errors import InputError
-from trainwright.storage import open_file, take_listing
+from trainwright.storage import open_file, require_listing
 from trainwright.validate.tfdv import schema_pb2, text_format
 
 TRAINING, SERVING = "TRAINING", "SERVING"
@@ -37,14 +37,7 @@ def read_schema(uri: str, version: str) -> str:
     Raises:
         InputError: It is missing or changed, too large, or not text.
     """
-    found = take_listing(uri)
-    if found.content_digest != version:
-        raise InputError(
-            f"expected the schema {version[:12] or '(no version was passed)'}, found "
-            f"{found.content_digest[:12]}: it changed after `resolve` listed it",
-            where=uri,
-            hint="Run again: `resolve` lists it first.",
-        )
+    found = require_listing("the schema", uri, version)
     size = sum(file.size for file in found.files)
     if len(found.files) != 1 or size > MAX_BYTES:
         raise InputError(

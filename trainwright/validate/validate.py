@@ -54,8 +54,7 @@ from trainwright.validate.checks import (
 )
 from trainwright.validate.columns import with_bins
 from trainwright.validate.inference import infer_schema
-from trainwright.validate.judgement import SnapshotJudgement
-from trainwright.validate.policy import plan, split_names
+from trainwright.validate.judgement import SnapshotJudgement, plan, split_names
 from trainwright.validate.profile import Profile, Profiler, own_cuts
 from trainwright.validate.quarantine import Quarantined, take_out
 from trainwright.validate.report import write_report, write_summary
@@ -161,30 +160,13 @@ class ValidationOutputs:
     summary: Path
 
 
-@dataclass(frozen=True)
-class ValidationResult:
-    """The outputs of the step.
-
-    Attributes:
-        decision: PASS, HOLD or FAIL.
-        quarantine_version: Digest of the quarantine's snapshot.
-        headline: One line: the fact that decided.
-        metrics: Figures by name.
-    """
-
-    decision: str
-    quarantine_version: str
-    headline: str
-    metrics: dict[str, float]
-
-
 def validate_snapshot(
     folder: Path,
     data_version: str,
     validation: Validation,
     context: ValidationContext,
     outputs: ValidationOutputs,
-) -> ValidationResult:
+) -> SnapshotJudgement:
     """Check a snapshot against its schema, and compare it with earlier data, the baseline and served rows.
 
     Args:
@@ -215,8 +197,7 @@ def validate_snapshot(
     write_report(judgement, outputs.report)
     write_summary(judgement, outputs.summary)
     _publish(outputs.verdict, judgement, watch, files, context.files, parent=folder)
-    version = quarantined.snapshot.digest
-    return ValidationResult(judgement.decision, version, judgement.headline, judgement.metrics())
+    return judgement
 
 
 def _require_kind(validation: Validation, snapshot: Snapshot) -> None:
@@ -417,7 +398,7 @@ class _Run:
             unseen = measure_unseen(pair, limits, threshold=config.new_values_threshold)
             there = [limit.column for limit in limits if limit.column in readable]
             missing = measure_missing(pair, there, threshold=config.missing_threshold)
-            measured += [*drift.measured, *missing, *unseen.measured]
+            measured += [*drift.measured, *missing.measured, *unseen.measured]
             not_judged += drift.not_judged
             for column in (limit.column for limit in limits if limit.column not in readable):
                 kind = self.types.get(column)
@@ -441,7 +422,7 @@ class _Run:
 
     def _row_checks(self, samples: _Samples) -> Iterator[CheckOutcome]:
         config, label = self.validation, self.snapshot.roles.get("label", "")
-        yield self._baseline_check()
+        yield CheckOutcome(*baseline_check(config, there=self.baseline is not None))
         yield volume(self.snapshot.splits, config, self.baseline.document if self.baseline else None)
         yield freshness(self._newest, self.context.newest_since)
         learned, classes = samples.profiles.get(learned_from(config)), self.snapshot.target.classes
@@ -449,10 +430,6 @@ class _Run:
             if label and name in samples.profiles:
                 other = learned if name != learned_from(config) else None
                 yield label_balance(samples.profiles[name], label, config, classes, other)
-
-    def _baseline_check(self) -> CheckOutcome:
-        rules, findings = baseline_check(self.validation, there=self.baseline is not None)
-        return CheckOutcome(rules, findings)
 
 
 def _write_evidence(

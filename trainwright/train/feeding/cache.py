@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError, InternalError
 from trainwright.experiment.training import Feeding
-from trainwright.storage.file_lock import file_lock, is_same_file, remove_unlocked
-from trainwright.storage.local import naming_path
+from trainwright.storage.local import file_lock, is_same_file, naming_path, remove_unlocked
 from trainwright.train.process_group import Ranks
 
 FORMAT = 1

@@ -29,7 +29,7 @@ from trainwright.errors import DataRefused, InputError
 from trainwright.experiment import LanguageModel
 from trainwright.experiment.training import Feeding
 from trainwright.serving.columns import to_tokens
-from trainwright.tables.pinned import open_pinned
+from trainwright.tables.reading import open_pinned
 from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.process_group import Coordinator, Ranks
