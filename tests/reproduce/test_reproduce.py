@@ -14,11 +14,11 @@ import pytest
 
 from trainwright.artifacts import Record
 from trainwright.authoring.environments import python
+from trainwright.command import run_package
 from trainwright.errors import InputError
-from trainwright.local.package_command import run_package
 from trainwright.local.run_folder import Tasks
-from trainwright.reproduce.comparison import DIFFERENT, EQUAL, IDENTICAL, TOLERANCE, compare_steps
 from trainwright.reproduce.recorded_run import RecordedRun, from_folder
+from trainwright.reproduce.reproduce import DIFFERENT, EQUAL, IDENTICAL, TOLERANCE, compare_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLCHAINS = ("feast", "ingest", "launcher", "mlflow", "tabular", "tfdv", "torch")

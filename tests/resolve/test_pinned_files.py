@@ -14,8 +14,8 @@ from tests.storage.stores import Bucket
 from tests.storage.test_buckets import keep_versions
 from trainwright import storage
 from trainwright.artifacts import PinnedSource
+from trainwright.command import run_package
 from trainwright.errors import InputError
-from trainwright.local.package_command import run_package
 from trainwright.resolve.pinned_files import locate, restore
 from trainwright.resolve.resolve import resolve
 

@@ -19,7 +19,7 @@ from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.authoring.terminal import reported as _reported
 from trainwright.cli import run_commands, step_commands, trigger_commands
-from trainwright.cli.serve_command import serve
+from trainwright.cli.step_commands import serve
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted, clean
 from trainwright.imports import collect_rarely
@@ -244,9 +244,9 @@ def cache_explain(
 ) -> None:
     """Explain why a step was reused or repeated. Print each input that changed, from what to what."""
     with _reported():
-        from trainwright.local import cache_explanation
+        from trainwright.local import cache
 
-        for line in cache_explanation.lines(runs, run_id, step):
+        for line in cache.lines(runs, run_id, step):
             typer.echo(line)
 
 

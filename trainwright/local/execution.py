@@ -11,8 +11,7 @@ from trainwright.authoring.pipeline_spec import Step, toolchains_in
 from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import InputError
 from trainwright.local import invocation, run_folder
-from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
-from trainwright.local.cache_explanation import MadeFrom
+from trainwright.local.cache import HERE, Broken, Cache, Digests, MadeFrom, key_of, moved
 from trainwright.local.invocation import Invocation
 from trainwright.local.kfp_spec import whole
 from trainwright.local.processes import Ended, Processes, tail

@@ -140,7 +140,7 @@ def _mirror(registry: Registry, _: argparse.Namespace) -> None:
 
 
 def _download(registry: Registry, asked: argparse.Namespace) -> None:
-    from trainwright.registry.download import download_version
+    from trainwright.registry.transfer import download_version
 
     _say([json.dumps(vars(download_version(registry, asked.which, asked.folder)))])
 

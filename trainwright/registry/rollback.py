@@ -11,7 +11,7 @@ from trainwright.registry.changes import (
 )
 from trainwright.registry.hub import try_mirror
 from trainwright.registry.names import PRODUCTION
-from trainwright.registry.open_intents import connect
+from trainwright.registry.promote import connect
 
 
 def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEvent:

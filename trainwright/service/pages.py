@@ -35,12 +35,11 @@ from trainwright.report.svg import duration
 from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
-from trainwright.service.index import index_of
 from trainwright.service.problems import status_of
 from trainwright.service.routes import Configured, ModelName, RunId, Version
-from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
+from trainwright.service.runs import LineageNode, RunDetail, VersionLineage, index_of
 from trainwright.service.settings import Settings
-from trainwright.tracking.spending import start_of_month
+from trainwright.tracking.run_log import start_of_month
 from trainwright.verdicts import DECISIONS
 
 STATES = ("running", "done", "held", "failed", "cancelled", "killed")

@@ -18,11 +18,11 @@ from trainwright.local.run_index import Difference, RunFilter, condition
 from trainwright.registry.history import history_json
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.register import Registration
-from trainwright.service import cluster, models, runs, start
+from trainwright.service import cluster, models, runs
 from trainwright.service.access import Reader, Writer, access_of, identify
 from trainwright.service.problems import PathNotFound, problem
 from trainwright.service.settings import Settings
-from trainwright.tracking.spending import start_of_month
+from trainwright.tracking.run_log import start_of_month
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}$")]
 """Name of a run of this machine, or the id of one on Kubeflow."""
@@ -209,7 +209,7 @@ def start_run(
         run, fresh = made.run_id, made.fresh
     else:
         values = arguments.of_pipeline(catalog.pipeline(name), experiment, texts, body.date)
-        run, fresh = start.start_run(settings, name, values, idempotency_key)
+        run, fresh = runs.start_run(settings, name, values, idempotency_key)
     link = f"{settings.root_path}{router.prefix}/runs/{run}"
     response.status_code = 201 if fresh else 200
     return StartedRun(run=run, pipeline=name, started=fresh, link=link)

@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Registry, StartedBy, Triggers
+from trainwright.experiment.triggers import MonitoredMetric
 from trainwright.placeholders import filled
+from trainwright.registry.listing import VersionSummary, list_versions
+from trainwright.registry.names import PRODUCTION
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
+from trainwright.tracking.server import open_client, persist
 from trainwright.trigger.cluster import Cluster, TriggerTarget
 from trainwright.trigger.decision import START, WAIT, Decision, Facts, Start, decide, obstacles
-from trainwright.trigger.registered import read_registered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,3 +157,56 @@ def _table(made: Decision) -> str:
     rows = [[check.name, check.what, words[check.holds]] for check in made.checks]
     rows += [["not now", obstacle, ""] for obstacle in made.obstacles]
     return markdown.table(["condition", "found", "holds"], rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """Facts about a model in the registry."""
+
+    trained: frozenset[str] = frozenset()
+    newest: datetime | None = None
+    metric: float | None = None
+    metric_problem: str = ""
+
+
+def read_registered(registry: Registry, rules: Triggers, now: datetime) -> Registered:
+    """Ask the registry for the facts that the conditions need.
+
+    Raises:
+        DependencyError: The registry was away for ``registry.retry_s``.
+        PermissionRefused: It denies this identity.
+    """
+    client = open_client(registry.tracking_uri)
+    condition = f"name = '{registry.model}'"
+    known = persist(
+        lambda: client.search_registered_models(condition), registry.tracking_uri, registry.retry_s
+    )
+    versions = list_versions(registry) if known else []
+    value, problem = _metric(registry, rules.metric, versions, now) if rules.metric else (None, "")
+    return Registered(
+        trained=frozenset(filter(None, (one.tags.get("source_digest", "") for one in versions))),
+        newest=datetime.fromisoformat(versions[0].created) if versions else None,
+        metric=value,
+        metric_problem=problem,
+    )
+
+
+def _metric(
+    registry: Registry, metric: MonitoredMetric, versions: list[VersionSummary], now: datetime
+) -> tuple[float | None, str]:
+    """Return the newest value of the metric of the version in production, or why there is none to rely on."""
+    version = next((one for one in versions if PRODUCTION in one.aliases), None)
+    if version is None:
+        return None, f"no version of {registry.model} is in production, so nothing has {metric.name}"
+    client = open_client(registry.tracking_uri)
+    history = persist(
+        lambda: client.get_metric_history(version.run, metric.name), registry.tracking_uri, registry.retry_s
+    )
+    where = f"MLflow run {version.run} of version {version.version}"
+    if not history:
+        return None, f"{where} has no metric {metric.name}"
+    last = max(history, key=lambda entry: (entry.timestamp, entry.step))
+    logged = datetime.fromtimestamp(last.timestamp / 1000, UTC)
+    if now - logged > timedelta(days=metric.within_days):
+        return None, f"{metric.name} of {where} is of {logged:%Y-%m-%d}, within_days is {metric.within_days}"
+    return float(last.value), ""
