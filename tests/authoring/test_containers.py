@@ -19,7 +19,7 @@ import urllib3
 from typer.testing import CliRunner
 
 from trainwright import tracking
-from trainwright.authoring import arguments, images, pipeline_spec, toolchains
+from trainwright.authoring import arguments, environments, images, pipeline_spec
 from trainwright.authoring.catalog import pipeline
 from trainwright.authoring.pipeline_spec import image_of
 from trainwright.cli import app
@@ -218,7 +218,7 @@ def test_mount_that_is_not_there_is_rejected_before_anything_runs(tmp_path: Path
 
 
 FRESH = {
-    "trainwright.lock-sha256": toolchains.lock_digest("tabular"),
+    "trainwright.lock-sha256": environments.lock_digest("tabular"),
     "trainwright.library-sha256": tracking.library_digest(),
 }
 

@@ -12,8 +12,8 @@ import yaml
 from trainwright import __version__
 from trainwright.authoring import compile
 from trainwright.authoring import compile as compiler
+from trainwright.authoring.environments import TOOLCHAINS, lock_digest
 from trainwright.authoring.images import name
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
 from trainwright.errors import InputError
 from trainwright.tracking import library_digest
 

@@ -121,12 +121,14 @@ def _model(
             hint="Such as flight-delay@candidate, flight-delay/3 or runs/ID/train/model.",
         )
     from trainwright.authoring import arguments
+    from trainwright.authoring.environments import python
+    from trainwright.command import run_package
 
     registry = arguments.read_registry(reference["name"], Path(config) if config else None, "", uri)
     which = reference["alias"] or reference["version"]
-    found = _call("mlflow", "registry", "download", registry, which, str(scratch / "model"))
-    words = f"{reference['name']} version {found['version']}"
-    return Path(found["folder"]), found["model"], words
+    command = ("registry", "download", registry, which, str(scratch / "model"))
+    found = json.loads(run_package(python("mlflow"), *command).splitlines()[-1])
+    return Path(found["folder"]), found["model"], f"{reference['name']} version {found['version']}"
 
 
 def _score(
@@ -152,15 +154,6 @@ def _score(
             raise done.error
         written.replace(output)
     return done.answer
-
-
-def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:
-    """Run a command of a package in an environment, and return the JSON object that it prints last."""
-    from trainwright.authoring.environments import python
-    from trainwright.command import run_package
-
-    found: dict[str, Any] = json.loads(run_package(python(toolchain), package, *arguments).splitlines()[-1])
-    return found
 
 
 def is_table(rows: object) -> bool:

@@ -21,7 +21,7 @@ import yaml
 import trainwright
 from trainwright import __version__, credentials, executor, tracking
 from trainwright.authoring import catalog, interfaces
-from trainwright.authoring.toolchains import ToolchainEnvironment
+from trainwright.authoring.environments import ToolchainEnvironment
 from trainwright.documents import read_json
 from trainwright.errors import InputError
 from trainwright.yaml_reader import read_yaml_documents

@@ -230,7 +230,7 @@ def setup(
     """Create missing and outdated environments."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
-        from trainwright.authoring.toolchains import TOOLCHAINS
+        from trainwright.authoring.environments import TOOLCHAINS
 
         made = environments.make(toolchains or TOOLCHAINS, variant=variant or "", progress=typer.echo)
         if not any(one.changed for one in made):

@@ -352,7 +352,7 @@ def reproduce(
     Exit code 12 if they differ. No registry, audit, store or cache of the run is touched.
     """
     with reported(as_json, stopped="Only the folder of the repetition was written."):
-        from trainwright.authoring.toolchains import user_cache
+        from trainwright.authoring.environments import user_cache
         from trainwright.local.run_folder import identifier
         from trainwright.reproduce.reproduce import DIFFERENT
         from trainwright.reproduce.reproduce import reproduce as repeat

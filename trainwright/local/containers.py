@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import tracking
-from trainwright.authoring import toolchains
+from trainwright.authoring import environments
 from trainwright.authoring.pipeline_spec import Step, image_of, toolchain_of
 from trainwright.documents import read_json
 from trainwright.errors import DependencyError, InputError
@@ -134,9 +134,9 @@ def _by_tag(engine: Any, image: str) -> Any:
 def require_fresh(image: str, labels: Mapping[str, str], engine: str = "docker") -> None:
     """Reject an image of this library that was built from other locks or another library."""
     toolchain = toolchain_of(image)
-    if toolchain not in toolchains.TOOLCHAINS:
+    if toolchain not in environments.TOOLCHAINS:
         return
-    locks = toolchains.ToolchainEnvironment(toolchain).digests
+    locks = environments.ToolchainEnvironment(toolchain).digests
     stale = [] if labels.get("trainwright.lock-sha256") in locks else ["its lock"]
     stale += [] if labels.get("trainwright.library-sha256") == tracking.library_digest() else ["the library"]
     if stale:

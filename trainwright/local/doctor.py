@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trainwright.authoring import environments
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.authoring.images import name
 from trainwright.authoring.terminal import Diagnostic
-from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import DependencyError, TrainwrightError
 from trainwright.local import containers
 

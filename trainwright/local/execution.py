@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright import errors, tracking
 from trainwright.authoring import environments
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.authoring.pipeline_spec import Step, toolchains_in
-from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import InputError
 from trainwright.local import invocation, run_folder
 from trainwright.local.cache import HERE, Broken, Cache, Digests, MadeFrom, key_of, moved

@@ -15,7 +15,7 @@ from trainwright.http_limits import ANSWER, limited
 from trainwright.lineage import Derivation, ancestors, derivation_of
 from trainwright.registry.evidence import EVIDENCE
 from trainwright.registry.names import PRODUCTION
-from trainwright.registry.versions import MODEL_DIGEST_TAG, registered_model
+from trainwright.registry.versions import ABSENT, MODEL_DIGEST_TAG, ignored, registered_model
 from trainwright.tracking.server import SQLITE, database, download_model, open_client, persist, search_all
 
 if TYPE_CHECKING:
@@ -70,16 +70,11 @@ def require_database(uri: str) -> None:
 
 def find_version(client: "MlflowClient", name: str, which: str) -> "ModelVersion":
     """Return a version by its number or alias; the error names those that exist."""
-    from mlflow.exceptions import MlflowException
-
     model = registered_model(client, name)
     version = which if re.fullmatch(r"\d+", which) else str(model.aliases.get(which, ""))
-    try:
-        if version:
+    if version:
+        with ignored(ABSENT):
             return client.get_model_version(name, version)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
     aliases = ", ".join(f"{name}@{alias}" for alias in sorted(model.aliases)) or "none"
     kind = "version" if which == version else "alias"
     raise InputError(f"{name!r} has no {kind} {which!r}", where="model", hint=f"Its aliases: {aliases}.")

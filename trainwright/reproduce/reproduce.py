@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainwright.artifacts import PinnedSource, Record
-from trainwright.authoring.environments import python
-from trainwright.authoring.toolchains import LIBRARY
+from trainwright.authoring.environments import LIBRARY, python
 from trainwright.command import run_package, stopped_together
 from trainwright.documents import Document, canonical, flatten
 from trainwright.errors import ERRORS, DataRefused, InputError, InternalError, ModelRefused

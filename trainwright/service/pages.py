@@ -28,6 +28,7 @@ from trainwright.lineage import VERSIONS
 from trainwright.local.processes import tail
 from trainwright.local.run_folder import LOG, Task, record_of, require_run
 from trainwright.local.run_index import Difference
+from trainwright.registry.history import read_history
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
@@ -463,7 +464,7 @@ def _tags(one: VersionSummary) -> defaultdict[str, str]:
 def _history(settings: Settings, name: str, version: str) -> dict[str, Any]:
     """Return the changes of stages by the audit, the newest first, or why it cannot be read."""
     try:
-        history = models.get_history(settings, name)
+        history = read_history(settings.registry_of(name))
     except TrainwrightError as error:
         return {"changes": [], "warning": "", "unread": error.what}
     changes = [one for one in reversed(history.state.events) if not version or version in one.intent.stages]
