@@ -203,10 +203,8 @@ def doctor(
                 host=host, namespace=namespace, token_file=token_file, ca_file=ca_file
             )
             api = connection.connect(place)
-            found, require = (
-                inspection.inspect(api, api.profiles(), cluster_reader.connect()),
-                inspection.require,
-            )
+            found = inspection.inspect(api, api.profiles(), cluster_reader.connect())
+            require = inspection.require
         elif unused := next((name for name, value in options.items() if value), ""):
             text = f"{unused} is about a Kubeflow, and none is named"
             raise InputError(text, where=unused, hint="Add --host https://HOST/PATH.")

@@ -91,11 +91,7 @@ def trigger(request: TriggerRequest, record: Path, summary: Path, now: datetime)
         DependencyError: A check could not be made. If another condition held, its run was started before.
     """
     watch = Stopwatch()
-    known = read_registered(request.registry, request.rules, now)
-    facts = Facts(
-        source=request.source, trained=known.trained, newest=known.newest, metric=known.metric,
-        metric_problem=known.metric_problem, drift=request.drift, drift_headline=request.drift_headline,
-    )  # fmt: skip
+    facts = read_facts(request, now)
     cluster = Cluster.connected(request.kubeflow, request.run_id) if request.kubeflow else None
     started = [one for one, _ in cluster.starts(request.target.trigger)] if cluster else _earlier(request)
     made = decide(request.rules, facts, started, now, request.day)
@@ -159,33 +155,27 @@ def _table(made: Decision) -> str:
     return markdown.table(["condition", "found", "holds"], rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Registered:
-    """Facts about a model in the registry."""
-
-    trained: frozenset[str] = frozenset()
-    newest: datetime | None = None
-    metric: float | None = None
-    metric_problem: str = ""
-
-
-def read_registered(registry: Registry, rules: Triggers, now: datetime) -> Registered:
-    """Ask the registry for the facts that the conditions need.
+def read_facts(request: TriggerRequest, now: datetime) -> Facts:
+    """Return the facts that the conditions need; those about versions are in the registry.
 
     Raises:
         DependencyError: The registry was away for ``registry.retry_s``.
         PermissionRefused: It denies this identity.
     """
+    registry, wanted = request.registry, request.rules.metric
     client = open_client(registry.tracking_uri)
     condition = f"name = '{registry.model}'"
     known = persist(
         lambda: client.search_registered_models(condition), registry.tracking_uri, registry.retry_s
     )
     versions = list_versions(registry) if known else []
-    value, problem = _metric(registry, rules.metric, versions, now) if rules.metric else (None, "")
-    return Registered(
+    value, problem = _metric(registry, wanted, versions, now) if wanted else (None, "")
+    return Facts(
+        source=request.source,
         trained=frozenset(filter(None, (one.tags.get("source_digest", "") for one in versions))),
         newest=datetime.fromisoformat(versions[0].created) if versions else None,
+        drift=request.drift,
+        drift_headline=request.drift_headline,
         metric=value,
         metric_problem=problem,
     )
