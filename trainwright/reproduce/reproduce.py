@@ -19,9 +19,6 @@ from trainwright.local.run_folder import Task, Tasks, record_of
 from trainwright.reproduce.library import Library, library_of
 from trainwright.reproduce.recorded_run import RecordedRun, from_evidence, read_metrics
 
-TOLERANCE = 1e-3
-"""Largest difference of a prediction and of a metric that counts as equal."""
-
 IDENTICAL, EQUAL, DIFFERENT = "identical", "equal within tolerance", "different"
 
 _NOT_COMPARED = frozenset({"configuration", "listing", "registration", "study", "trial"})
