@@ -25,7 +25,7 @@ from results import publish
 from trainwright.artifacts import Record
 from trainwright.authoring import catalog, images, pipeline_spec
 from trainwright.authoring.environments import python
-from trainwright.local import container_engine, run_folder
+from trainwright.local import containers, run_folder
 
 GOAL_S = 0.5
 REPEATS = 5
@@ -56,12 +56,12 @@ def here(toolchain: str, command: Sequence[str]) -> str:
 
 def contained() -> Start:
     """Return what runs a command in a container of a toolchain's image, as strictly as a run does."""
-    client = container_engine.client()
+    client = containers.client()
 
     def start(toolchain: str, command: Sequence[str]) -> str:
         options = {"read_only": True, "cap_drop": ["ALL"], "tmpfs": {"/tmp": "mode=1777"}}  # noqa: S108
         container = client.containers.create(
-            container_engine.identity(images.name(toolchain)), list(command), **options
+            containers.identity(images.name(toolchain)), list(command), **options
         )
         try:
             container.start()

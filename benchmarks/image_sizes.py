@@ -16,8 +16,8 @@ from pathlib import Path
 
 from results import publish
 
+from trainwright.authoring.environments import TOOLCHAINS, default_folder
 from trainwright.authoring.images import name
-from trainwright.authoring.toolchains import TOOLCHAINS, default_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = {"google-cloud-pipeline-components": "2.22.0", "tfx": "1.16.0"}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from results import publish
 
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL_S = 240

@@ -19,8 +19,8 @@ from pathlib import Path
 import inspection
 
 import trainwright
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment
 from trainwright.authoring.images import name as image_name
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
 from trainwright.errors import DependencyError, InputError, reported
 from trainwright.tracking import library_digest
 

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Never, TextIO
 
-from trainwright.errors import InputError, Preempted
+from trainwright.errors import ERRORS, InputError, InternalError, Preempted, last_record
 from trainwright.imports import collect_rarely
 from trainwright.redaction import printable
 
@@ -107,6 +108,20 @@ def main() -> None:
         runpy.run_module(f"trainwright.{verb}", run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:  # whoever started this says what that means
         sys.exit(Preempted.code)
+
+
+def run_package(interpreter: Path, *command: str) -> str:
+    """Run a command of a package in an environment; return its output, or raise its error as our own."""
+    words = [str(interpreter), "-m", "trainwright.command", *command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter
+    if not done.returncode:
+        return done.stdout
+    record = last_record(done.stderr, done.returncode)
+    if record is None or record["code"] == InternalError.code:  # the traceback says where
+        sys.stderr.write(printable(done.stderr))
+    if record is None:
+        raise InternalError(f"trainwright.{command[0]} ended with {done.returncode}")
+    raise ERRORS[record["code"]](record["what"], where=record["where"], hint=record["hint"])
 
 
 if __name__ == "__main__":

@@ -55,11 +55,6 @@ def ancestors(records: Iterable[Record]) -> list[Record]:
     return sorted(found, key=lambda record: record.started, reverse=True)
 
 
-def outputs_named(records: Iterable[Record], name: str) -> list[str]:
-    """Return the digests that any of the records made under a name, such as ``data``."""
-    return [record.outputs[name] for record in records if name in record.outputs]
-
-
 def environment_locks(records: Iterable[Record]) -> dict[str, str]:
     """Return the lock that each step's environment was made from, by step; empty text if it is not known."""
     return {record.step: record.environment.lock_sha256 for record in reversed(list(records))}

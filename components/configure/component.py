@@ -94,9 +94,8 @@ def configure(  # noqa: PLR0917 - one argument a section, and one a key that peo
     from pathlib import Path
 
     from trainwright.artifacts.metadata import describe
-    from trainwright.configure.configuration import Overrides
+    from trainwright.configure.configuration import Overrides, check_service
     from trainwright.configure.configuration import configure as check
-    from trainwright.configure.registry import check_service
     from trainwright.errors import reported
 
     with reported("configure"):

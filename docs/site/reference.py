@@ -17,7 +17,7 @@ from pydantic import Field
 from typer.core import TyperGroup
 
 from trainwright import errors
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.cli.app import app
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.experiment import Experiment, Section

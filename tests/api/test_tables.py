@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import trainwright
-from trainwright.api import tables
-from trainwright.api.tables import write_rows
+from trainwright.api import prediction
+from trainwright.api.prediction import write_rows
 from trainwright.authoring.environments import python
 from trainwright.errors import InputError
 
@@ -26,7 +26,7 @@ def test_arrays_by_name_are_the_data_of_init(tmp_path: Path) -> None:
 def test_data_frame_and_arrow_table_become_parquet(tmp_path: Path) -> None:
     code = (
         "import pandas, pyarrow, pathlib, runpy; "
-        f"write_rows = runpy.run_path({tables.__file__!r})['write_rows']; "
+        f"write_rows = runpy.run_path({prediction.__file__!r})['write_rows']; "
         f"f = pathlib.Path({str(tmp_path)!r}); frame = pandas.DataFrame({{'a': [1, 2]}}); "
         "made = [write_rows(frame, f, 'one'), write_rows(pyarrow.table({'a': [1, 2]}), f, 'two')]; "
         "print([pandas.read_parquet(p).to_dict('list') for p in made])"

@@ -18,7 +18,7 @@ from kfp import dsl
 
 from trainwright import __version__ as version
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.cli import app
 from trainwright.errors import DependencyError
 from trainwright.local import doctor

@@ -19,13 +19,13 @@ import urllib3
 from typer.testing import CliRunner
 
 from trainwright import tracking
-from trainwright.authoring import arguments, images, pipeline_spec, toolchains
+from trainwright.authoring import arguments, environments, images, pipeline_spec
 from trainwright.authoring.catalog import pipeline
 from trainwright.authoring.pipeline_spec import image_of
 from trainwright.cli import app
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Data, Materialize, Registry, Validation
-from trainwright.local import container_engine, container_reaper, containers
+from trainwright.local import container_reaper, containers
 from trainwright.local.processes import Processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_container_that_is_gone_is_told_from_an_engine_in_trouble(status: int, s
     ],
 )
 def test_engine_that_fails_while_a_step_runs_is_no_bug_of_ours(error: Exception, said: str) -> None:
-    with pytest.raises(DependencyError, match=said) as caught, container_engine.answering("train"):
+    with pytest.raises(DependencyError, match=said) as caught, containers.answering("train"):
         raise error
     assert caught.value.where == "train"
 
@@ -167,7 +167,7 @@ def test_what_a_step_writes_is_its_callers_whatever_the_engine_makes_of_users(
     engine = SimpleNamespace(
         info=lambda: {"SecurityOptions": security}, version=lambda: {"Components": parts}
     )
-    assert container_engine.restrictions(engine) == options
+    assert containers.restrictions(engine) == options
 
 
 def test_every_field_in_which_an_experiment_names_a_folder_to_keep_things_in_is_known() -> None:
@@ -218,7 +218,7 @@ def test_mount_that_is_not_there_is_rejected_before_anything_runs(tmp_path: Path
 
 
 FRESH = {
-    "trainwright.lock-sha256": toolchains.lock_digest("tabular"),
+    "trainwright.lock-sha256": environments.lock_digest("tabular"),
     "trainwright.library-sha256": tracking.library_digest(),
 }
 
@@ -232,9 +232,9 @@ FRESH = {
     ],
 )
 def test_image_that_was_built_from_something_else_is_not_used(change: dict[str, str], reason: str) -> None:
-    container_engine.require_fresh(images.TABULAR, FRESH)
+    containers.require_fresh(images.TABULAR, FRESH)
     with pytest.raises(DependencyError, match=f"not built from {reason} as it is now") as caught:
-        container_engine.require_fresh(images.TABULAR, FRESH | change)
+        containers.require_fresh(images.TABULAR, FRESH | change)
     assert caught.value.hint == "Build it again: make images NAME=tabular"
 
 
@@ -244,7 +244,7 @@ def test_engine_that_does_not_answer_is_named_with_what_to_do(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(DependencyError, match="no container engine answers") as caught:
-        container_engine.client()
+        containers.client()
     assert "nobody.sock" in caught.value.where
     assert "podman system service" in caught.value.hint
     del caught
@@ -301,7 +301,7 @@ def test_hint_for_missing_image_names_the_engine_that_answers(answering: None, n
         (images.TABULAR, f"Build it: {build}"),
     ):
         with pytest.raises(DependencyError, match=f"{name} does not have this image") as caught:
-            container_engine.identity(image)
+            containers.identity(image)
         assert caught.value.hint == hint
 
 
@@ -343,7 +343,7 @@ def test_container_gets_only_the_mounts_variables_and_restrictions_of_its_step(
         info=lambda: {"SecurityOptions": ["name=selinux"]},
         close=lambda: None,
     )
-    monkeypatch.setattr(container_engine, "client", lambda: engine)
+    monkeypatch.setattr(containers, "client", lambda: engine)
     (tmp_path / "rows").mkdir()
     (tmp_path / "run").mkdir()
     scratch = tmp_path / "scratch"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.authoring import engine as engines
 from trainwright.authoring import arguments, catalog
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.local import containers, runner
 from trainwright.local.containers import Engine
 from trainwright.local.runner import Outcome

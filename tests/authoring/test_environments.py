@@ -17,7 +17,7 @@ import pytest
 
 from tests.authoring.wheels import write_wheel
 from trainwright.authoring import environments
-from trainwright.authoring.toolchains import LIBRARY, ToolchainEnvironment
+from trainwright.authoring.environments import LIBRARY, ToolchainEnvironment
 from trainwright.errors import DependencyError, InputError
 
 

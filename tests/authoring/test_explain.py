@@ -12,7 +12,7 @@ from tests.authoring.conftest import Venvs
 from tests.authoring.steps import bring, count, tell
 from trainwright.artifacts import Listing, SourceFile
 from trainwright.errors import InputError
-from trainwright.local.cache_explanation import differences, lines, listing_changes
+from trainwright.local.cache import differences, lines, listing_changes
 from trainwright.local.runner import Outcome
 
 Run = Callable[..., Outcome]

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from trainwright import __version__
+from trainwright.authoring import compile
 from trainwright.authoring import compile as compiler
-from trainwright.authoring import pinning
+from trainwright.authoring.environments import TOOLCHAINS, lock_digest
 from trainwright.authoring.images import name
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
 from trainwright.errors import InputError
 from trainwright.tracking import library_digest
 
@@ -100,7 +100,7 @@ def test_an_image_that_cannot_be_pinned_is_named_with_the_reason(
 ) -> None:
     images[name("torch")][key] = value
     with pytest.raises(InputError, match=re.escape(message)):
-        pinning.read(written(tmp_path, images))
+        compile.read_images(written(tmp_path, images))
 
 
 def test_an_image_that_was_not_built_is_named(tmp_path: Path, images: dict[str, dict[str, str]]) -> None:
@@ -115,7 +115,7 @@ def test_what_another_version_has_left_in_the_file_is_no_matter(
     old = {"reference": "", "lock_sha256": "0", "library_sha256": "0"}
     before = {name("torch").replace(__version__, "0.0.9"): old}
     after = {name("torch").replace(__version__, "9.0.0"): old}
-    assert pinning.read(written(tmp_path, before | images | after))["torch"] == reference("torch")
+    assert compile.read_images(written(tmp_path, before | images | after))["torch"] == reference("torch")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_another_version_has_left_in_the_file_is_no_matter(
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "images.json").write_text(text.replace("VERSION", __version__))
     with pytest.raises(InputError, match="is not what make images writes"):
-        pinning.read(tmp_path / "images.json")
+        compile.read_images(tmp_path / "images.json")
 
 
 def test_digests_do_not_get_into_the_repositorys_own_yaml(

@@ -229,7 +229,7 @@ def test_two_runs_at_the_same_second_have_two_names(run: Run) -> None:
 
 def test_every_compiled_pipeline_of_the_library_can_run_here() -> None:
     from trainwright.authoring import pipeline_spec
-    from trainwright.authoring.toolchains import TOOLCHAINS
+    from trainwright.authoring.environments import TOOLCHAINS
     from trainwright.local import kfp_spec
 
     for name in catalog.pipelines():

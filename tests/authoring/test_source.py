@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.authoring import source
-from trainwright.authoring.source import store_changes
+from trainwright.local import run_folder
+from trainwright.local.run_folder import store_changes
 
 KEY = "AKIA" + "ABCDEFGHIJKLMNOP"
 
@@ -60,7 +60,7 @@ def test_secrets_are_not_stored_and_the_patch_says_so(tree: Path) -> None:
 
 
 def test_long_changes_are_cut_and_the_patch_says_so(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MAX_BYTES", 500)
+    monkeypatch.setattr(run_folder, "MAX_BYTES", 500)
     (tree / "model.py").write_text("layers = 3\n" * 200)
     text = stored(tree)
     assert "# cut after 500 bytes: it does not apply\n" in text

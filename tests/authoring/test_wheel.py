@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from kfp import compiler, dsl
 from trainwright.authoring import catalog, pipeline_spec
 from trainwright.authoring.compile import repository
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment, default_folder
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment, default_folder
 from trainwright.local import kfp_spec
 from trainwright.errors import InputError
 

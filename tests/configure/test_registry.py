@@ -7,8 +7,7 @@ import pytest
 
 from tests.configure.test_configuration import GOOD, SCHEMA
 from tests.featurestore.repository import PRICES, make_repository
-from trainwright.configure.configuration import Configuration, Overrides, configure
-from trainwright.configure.registry import check_service
+from trainwright.configure.configuration import Configuration, Overrides, check_service, configure
 from trainwright.errors import InputError
 
 KNOWN = {"kind": "*", "column": "price", "severity": "WARN"}

@@ -8,8 +8,14 @@ import pyarrow as pa
 import pytest
 
 from trainwright.draft.profiles import ColumnProfile, profile_columns, words_of
-from trainwright.draft.roles import RoleChoice, choose_key, choose_label, choose_text, choose_time
-from trainwright.draft.splits import choose_splits
+from trainwright.draft.roles import (
+    RoleChoice,
+    choose_key,
+    choose_label,
+    choose_splits,
+    choose_text,
+    choose_time,
+)
 from trainwright.draft.target import find_leaks, infer_target
 from trainwright.errors import DataRefused, InputError
 

@@ -15,8 +15,7 @@ import pytest
 from trainwright.artifacts import Snapshot, SnapshotTarget
 from trainwright.draft import sample
 from trainwright.draft.documents import Draft, DraftRequest
-from trainwright.draft.draft import write_draft
-from trainwright.draft.experiment_file import scalar
+from trainwright.draft.draft import scalar, write_draft
 from trainwright.errors import DataRefused, InputError
 
 ROWS = 300

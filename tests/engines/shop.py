@@ -340,7 +340,7 @@ def _failures_of_ray(folder: Path, cluster: RayCluster, engine: dict[str, Any]) 
 
 IN_CLUSTER = """
 import sys, time
-from trainwright.materialize.engine import _ray_node
+from trainwright.materialize.writers import _ray_node
 with _ray_node(sys.argv[1]):
     print("in", flush=True)
     time.sleep(600)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from trainwright.command import run_package
 from trainwright.evaluate.predictions import largest_difference
-from trainwright.local.package_command import run_package
 from trainwright.tables import write_snapshot
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from trainwright import __version__
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment, lock_digest
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment, lock_digest
 from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]

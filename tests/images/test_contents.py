@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.authoring.environments import python
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.environments import TOOLCHAINS, python
 from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]

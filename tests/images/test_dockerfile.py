@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")

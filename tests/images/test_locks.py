@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.authoring import images
-from trainwright.authoring.toolchains import TOOLCHAINS, ToolchainEnvironment
+from trainwright.authoring.environments import TOOLCHAINS, ToolchainEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.limits.offenders import BYTES, JSON, SHORT, YAML, any_text, plain, texts
 from trainwright import credentials
 from trainwright.artifacts import Listing, Record, Snapshot
-from trainwright.authoring import arguments, pinning
+from trainwright.authoring import arguments, compile
 from trainwright.authoring.interfaces import read as read_index
 from trainwright.authoring.pipeline_spec import read as read_pipeline
 from trainwright.authoring.submission.connection import document
@@ -109,7 +109,7 @@ def test_yaml_of_any_bytes_is_read_or_rejected(content: bytes) -> None:
     [
         arguments.load,
         read_pipeline,
-        pinning.read,
+        compile.read_images,
         read_index,
         lambda path: arguments.of_pipeline(path, None, []),
     ],
@@ -129,7 +129,7 @@ def test_file_of_a_person_is_read_or_rejected(
 def test_file_that_is_no_text_is_rejected(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_bytes(content)
-    for read in (arguments.load, read_pipeline, pinning.read, read_index):
+    for read in (arguments.load, read_pipeline, compile.read_images, read_index):
         with pytest.raises(InputError):
             read(path)
 

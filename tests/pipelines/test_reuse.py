@@ -14,7 +14,7 @@ from kfp import compiler
 
 from tests.pipelines import at_the_source, in_the_run
 from tests.pipelines.bench import Bench, Machine, edit, pipeline, truth
-from trainwright.local import cache_explanation, runner
+from trainwright.local import cache, runner
 
 DONE, REUSED = "done", "cached"
 SAME = (REUSED, REUSED)
@@ -151,7 +151,7 @@ def test_explain_names_the_file_behind_a_changed_digest(bench: Bench) -> None:
     edit(bench.source / "2013-01.csv", "\n", f"\n{row}")
     (bench.source / "2013-03.csv").rename(bench.source / "2013-04.csv")
     second = bench.run()
-    said = list(cache_explanation.lines(bench.folder / "runs", second.id, "ingest"))
+    said = list(cache.lines(bench.folder / "runs", second.id, "ingest"))
     assert said[:2] == [
         f"ingest in run {second.id}: done",
         f"  since run {first.id} these have changed",

@@ -18,7 +18,7 @@ from tests.pipelines.conftest import PLANTED, ROOT, TABULAR, Edit, events, holdi
 from tests.registry.hub import Hub
 from trainwright.artifacts import Model, Snapshot
 from trainwright.authoring.arguments import commit
-from trainwright.authoring.toolchains import lock_digest
+from trainwright.authoring.environments import lock_digest
 from trainwright.local import runner
 
 WORKING = ("ingest", "validate", "join", "train", "score", "evaluate", "smoke-test")

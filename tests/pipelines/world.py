@@ -14,9 +14,9 @@ import yaml
 from tests.authoring.api.server import Api
 from tests.authoring.api.store import Frame
 from trainwright.authoring import catalog, pipeline_spec
+from trainwright.authoring.environments import TOOLCHAINS, lock_digest
 from trainwright.authoring.images import name as image_name
 from trainwright.authoring.submission import progress
-from trainwright.authoring.toolchains import TOOLCHAINS, lock_digest
 from trainwright.tracking import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]

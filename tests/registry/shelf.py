@@ -12,9 +12,8 @@ from tests.registry.steps import Run
 from trainwright.experiment import Canary, Promotion, PromotionRequest, Registry
 from trainwright.registry.audit import AuditEvent, AuditLog, AuditState
 from trainwright.registry.evidence import VersionEvidence, read_evidence
-from trainwright.registry.promote import PromotionResult, promote
+from trainwright.registry.promote import PromotionResult, promote, rollback
 from trainwright.registry.register import register
-from trainwright.registry.rollback import rollback
 from trainwright.registry.signing import Keyring
 from trainwright.tracking.server import open_client
 

@@ -8,8 +8,8 @@ from tests.registry.shelf import MODEL, Shelf
 from tests.registry.steps import Run
 from tests.registry.test_interrupted import bury, killed
 from trainwright.errors import InputError
+from trainwright.registry.promote import restore
 from trainwright.registry.register import register
-from trainwright.registry.rollback import restore
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated", "ignore:unclosed database"

@@ -13,8 +13,8 @@ from trainwright.documents import digest_text
 from trainwright.errors import InputError
 from trainwright.registry.audit import BrokenAuditError, registration_key
 from trainwright.registry.names import HEAD, KEY
+from trainwright.registry.promote import restore
 from trainwright.registry.register import Registration, register
-from trainwright.registry.rollback import restore
 from trainwright.verdicts import AT_LEAST, Rule, Verdict
 
 pytestmark = pytest.mark.filterwarnings(

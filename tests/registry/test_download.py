@@ -8,7 +8,7 @@ from tests.registry.shelf import MODEL, Shelf
 from trainwright.artifacts import Model
 from trainwright.errors import InputError
 from trainwright.experiment import Registry
-from trainwright.registry.download import download_version
+from trainwright.registry.transfer import download_version
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated", "ignore:unclosed database"

@@ -25,8 +25,8 @@ from trainwright.registry.audit import (
 )
 from trainwright.registry.history import read_history
 from trainwright.registry.names import HEAD
+from trainwright.registry.promote import restore
 from trainwright.registry.register import register
-from trainwright.registry.rollback import restore
 from trainwright.registry.signing import ENTRY, NOTE, Keyring, Signed
 from trainwright.verdicts import Verdict
 

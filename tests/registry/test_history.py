@@ -20,7 +20,7 @@ from trainwright.registry.history import (
     production_at,
     read_history,
 )
-from trainwright.registry.rollback import restore, rollback
+from trainwright.registry.promote import restore, rollback
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated", "ignore:unclosed database"

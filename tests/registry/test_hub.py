@@ -13,8 +13,8 @@ from trainwright.artifacts import Record
 from trainwright.errors import DependencyError, InputError, PermissionRefused, TransientError
 from trainwright.registry.__main__ import main
 from trainwright.registry.hub import mirror
+from trainwright.registry.promote import restore
 from trainwright.registry.register import register
-from trainwright.registry.rollback import restore
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 

@@ -10,8 +10,7 @@ import pytest
 
 from tests.registry.test_policy import ISSUER, Issuer
 from trainwright.errors import InputError
-from trainwright.registry.identity import audience, same_person, verify_approval
-from trainwright.registry.policy import Approval
+from trainwright.registry.policy import Approval, audience, same_person, verify_approval
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 

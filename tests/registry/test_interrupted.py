@@ -12,7 +12,7 @@ from tests.registry.shelf import MODEL, Shelf
 from trainwright.errors import TransientError
 from trainwright.registry import audit, changes, versions
 from trainwright.registry.audit import ROLLBACK
-from trainwright.registry.rollback import restore
+from trainwright.registry.promote import restore
 from trainwright.storage import lease
 
 pytestmark = pytest.mark.filterwarnings(

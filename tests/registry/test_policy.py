@@ -17,8 +17,7 @@ from trainwright.artifacts import Record
 from trainwright.errors import InputError
 from trainwright.experiment import Promotion
 from trainwright.registry.audit import BrokenAuditError
-from trainwright.registry.identity import audience, same_person
-from trainwright.registry.policy import protect
+from trainwright.registry.policy import audience, protect, same_person
 from trainwright.registry.signing import ENTRY, NOTE, Keyring
 from trainwright.verdicts import Verdict
 

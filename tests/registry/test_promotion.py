@@ -234,7 +234,7 @@ def test_a_request_that_lacks_something_is_refused_before_anything_is_asked() ->
 
 
 def test_an_alias_that_somebody_moved_holds_every_promotion_until_it_is_restored(shelf: Shelf) -> None:
-    from trainwright.registry.rollback import restore
+    from trainwright.registry.promote import restore
 
     shelf.ask("production", 1)
     shelf.client.set_registered_model_alias(MODEL, "production", "3")

@@ -11,10 +11,9 @@ from trainwright.artifacts import Environment, Trial
 from trainwright.experiment import Override, Promotion, PromotionRequest
 from trainwright.registry.audit import AuditEntry, AuditEvent, AuditState
 from trainwright.registry.evidence import ModelSignature, ProductionModel, VersionEvidence
-from trainwright.registry.inputs import PromotionInputs
 from trainwright.registry.policy import Approval, PromotionPolicy
 from trainwright.registry.promote import PromotionResult, _decide, _Outcome, _summary, result_lines
-from trainwright.registry.requirements import PromotionCase, check_requirements
+from trainwright.registry.requirements import PromotionCase, PromotionInputs, check_requirements
 from trainwright.verdicts import ABOVE, AT_LEAST, AT_MOST, BELOW, SIZE, UP_TO, NotJudged, Rule, Verdict
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)

@@ -14,11 +14,11 @@ import pytest
 
 from trainwright.artifacts import Record
 from trainwright.authoring.environments import python
+from trainwright.command import run_package
 from trainwright.errors import InputError
-from trainwright.local.package_command import run_package
 from trainwright.local.run_folder import Tasks
-from trainwright.reproduce.comparison import DIFFERENT, EQUAL, IDENTICAL, TOLERANCE, compare_steps
 from trainwright.reproduce.recorded_run import RecordedRun, from_folder
+from trainwright.reproduce.reproduce import DIFFERENT, EQUAL, IDENTICAL, compare_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLCHAINS = ("feast", "ingest", "launcher", "mlflow", "tabular", "tfdv", "torch")
@@ -264,7 +264,7 @@ def test_difference_names_the_step_and_the_lock_that_differs(clone: Clone, tmp_p
         return replace(record, outputs=record.outputs | {"verdict": "2" * 64}, environment=other)
 
     run = changed(clone, tmp_path, "validate", change)
-    found = {step.step: step for step in compare_steps(run, tasks_of(clone), TOLERANCE, lambda *_: None)}
+    found = {step.step: step for step in compare_steps(run, tasks_of(clone), 0.001, lambda *_: None)}
     different = [name for name, step in found.items() if step.verdict == DIFFERENT]
     assert different == ["validate"]
     assert "environment lock_sha256 was 111111111111…" in found["validate"].reason
@@ -280,7 +280,7 @@ def test_other_model_counts_as_equal_within_the_tolerance_of_its_predictions(
         trained, outputs=trained.outputs | {"predictions": "3" * 64}, config={"network": {"rounds": 1}}
     )
     run = replace(run, records={"train": other})
-    [step] = compare_steps(run, tasks_of(clone), TOLERANCE, lambda *_: apart)
+    [step] = compare_steps(run, tasks_of(clone), 0.001, lambda *_: apart)
     assert step.verdict == verdict
     assert "configuration network.rounds was 1, now 40" in step.reason
 

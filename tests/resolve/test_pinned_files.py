@@ -14,8 +14,8 @@ from tests.storage.stores import Bucket
 from tests.storage.test_buckets import keep_versions
 from trainwright import storage
 from trainwright.artifacts import PinnedSource
+from trainwright.command import run_package
 from trainwright.errors import InputError
-from trainwright.local.package_command import run_package
 from trainwright.resolve.resolve import locate, resolve, restore
 
 ONE, TWO = b"id,late\n1,0\n", b"id,late\n2,1\n"

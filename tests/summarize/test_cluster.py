@@ -23,8 +23,7 @@ from tests.summarize.test_page import Cells, chain, record
 from trainwright.artifacts import Record
 from trainwright.errors import MARK, Diverged, as_record
 from trainwright.summarize import workflow
-from trainwright.summarize.outcome import outcome
-from trainwright.summarize.run import FinalStatus, Run, read_run
+from trainwright.summarize.run import FinalStatus, Run, outcome, read_run
 from trainwright.summarize.summarize import draw_summary, summarize
 from trainwright.summarize.workflow import WorkflowReader, WorkflowTask, in_cluster, tasks_of
 

@@ -10,8 +10,7 @@ import pytest
 from trainwright.artifacts import Environment, Record
 from trainwright.documents import digest_text
 from trainwright.report.page import draw_page as draw_html
-from trainwright.summarize.outcome import headline, outcome
-from trainwright.summarize.run import FinalStatus, Run, RunStep, read_run
+from trainwright.summarize.run import FinalStatus, Run, RunStep, headline, outcome, read_run
 from trainwright.summarize.summarize import draw_page, lineage_line, summarize
 
 DONE = FinalStatus("SUCCEEDED", "train-and-register-0192f3", "exit-handler-1")

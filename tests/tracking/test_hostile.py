@@ -11,7 +11,7 @@ from trainwright.artifacts import Model
 from trainwright.artifacts.model import ModelFile
 from trainwright.errors import TrainwrightError
 from trainwright.experiment import Registry
-from trainwright.registry.download import download_version
+from trainwright.registry.transfer import download_version
 from trainwright.tracking.server import download_model, open_client, persist
 
 __all__ = ["fast"]

@@ -6,7 +6,6 @@ model or rejects data is no error: the run has the ``state`` held.
 """
 
 from trainwright.api.prediction import ScoredFile, predict
-from trainwright.api.results import LocalRun, StepOutputs
-from trainwright.api.runs import init, open_run, run, step
+from trainwright.api.runs import LocalRun, StepOutputs, init, open_run, run, step
 
 __all__ = ["LocalRun", "ScoredFile", "StepOutputs", "init", "open_run", "predict", "run", "step"]

@@ -1,19 +1,21 @@
 """Predict with a registered model, or with the model in a folder."""
 
+import importlib
+import importlib.util
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 from trainwright import sandbox
-from trainwright.api.tables import is_table, write_rows
 from trainwright.errors import InputError, TrainwrightError
 
 _TIME_LIMIT_S = 24 * 3600.0
 Rows = Any
-"""Rows in memory, as :func:`trainwright.api.tables.write_rows` takes them."""
+"""Rows in memory, as :func:`write_rows` takes them."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,14 @@ def _model(
             hint="Such as flight-delay@candidate, flight-delay/3 or runs/ID/train/model.",
         )
     from trainwright.authoring import arguments
+    from trainwright.authoring.environments import python
+    from trainwright.command import run_package
 
     registry = arguments.read_registry(reference["name"], Path(config) if config else None, "", uri)
     which = reference["alias"] or reference["version"]
-    found = _call("mlflow", "registry", "download", registry, which, str(scratch / "model"))
-    words = f"{reference['name']} version {found['version']}"
-    return Path(found["folder"]), found["model"], words
+    command = ("registry", "download", registry, which, str(scratch / "model"))
+    found = json.loads(run_package(python("mlflow"), *command).splitlines()[-1])
+    return Path(found["folder"]), found["model"], f"{reference['name']} version {found['version']}"
 
 
 def _score(
@@ -152,10 +156,47 @@ def _score(
     return done.answer
 
 
-def _call(toolchain: str, package: str, *arguments: str) -> dict[str, Any]:
-    """Run a command of a package in an environment, and return the JSON object that it prints last."""
-    from trainwright.authoring.environments import python
-    from trainwright.local.package_command import run_package
+def is_table(rows: object) -> bool:
+    """Tell whether rows lie in memory, and not in a file that a path or a URI names."""
+    return not isinstance(rows, str | os.PathLike)
 
-    found: dict[str, Any] = json.loads(run_package(python(toolchain), package, *arguments).splitlines()[-1])
-    return found
+
+def write_rows(rows: Any, folder: Path, name: str) -> Path:
+    """Write rows to a new file of a folder, and return it: Parquet, or JSON lines where pyarrow is missing.
+
+    Args:
+        rows: A pandas data frame, an Arrow table, or arrays or lists of one length by name.
+        folder: The folder; it is created.
+        name: Name of the file, without its suffix.
+
+    Raises:
+        InputError: These are no rows, or the columns have different lengths.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(rows, Mapping):
+        return _write_columns(rows, folder / f"{name}.jsonl")
+    if type(rows).__module__.startswith("pyarrow"):
+        importlib.import_module("pyarrow.parquet").write_table(rows, folder / f"{name}.parquet")
+        return folder / f"{name}.parquet"
+    if not hasattr(rows, "to_parquet"):
+        raise InputError(
+            f"expected a path, a data frame, an Arrow table or columns by name, found {type(rows).__name__}",
+            where="rows",
+        )
+    if importlib.util.find_spec("pyarrow"):
+        rows.to_parquet(folder / f"{name}.parquet", index=False)
+        return folder / f"{name}.parquet"
+    rows.to_json(folder / f"{name}.jsonl", orient="records", lines=True, date_format="iso")
+    return folder / f"{name}.jsonl"
+
+
+def _write_columns(rows: Mapping[str, Any], path: Path) -> Path:
+    columns = {
+        name: values.tolist() if hasattr(values, "tolist") else list(values) for name, values in rows.items()
+    }
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = {name: len(values) for name, values in columns.items()}
+        raise InputError(f"the columns have different lengths: {sizes}", where="rows")
+    lines = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    path.write_text("".join(json.dumps(line, default=str) + "\n" for line in lines))
+    return path

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainwright.authoring.compile import repository
-from trainwright.authoring.toolchains import TOOLCHAINS
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.errors import InputError
 
 LOGIC = '''"""The {noun} that ``{name}`` makes."""

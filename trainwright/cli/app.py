@@ -19,7 +19,7 @@ from trainwright.authoring.schedules import commands as schedules
 from trainwright.authoring.submission import commands as cluster
 from trainwright.authoring.terminal import reported as _reported
 from trainwright.cli import run_commands, step_commands, trigger_commands
-from trainwright.cli.serve_command import serve
+from trainwright.cli.step_commands import serve
 from trainwright.command import go_on_unheard
 from trainwright.errors import InputError, Preempted, clean
 from trainwright.imports import collect_rarely
@@ -203,10 +203,8 @@ def doctor(
                 host=host, namespace=namespace, token_file=token_file, ca_file=ca_file
             )
             api = connection.connect(place)
-            found, require = (
-                inspection.inspect(api, api.profiles(), cluster_reader.connect()),
-                inspection.require,
-            )
+            found = inspection.inspect(api, api.profiles(), cluster_reader.connect())
+            require = inspection.require
         elif unused := next((name for name, value in options.items() if value), ""):
             text = f"{unused} is about a Kubeflow, and none is named"
             raise InputError(text, where=unused, hint="Add --host https://HOST/PATH.")
@@ -230,7 +228,7 @@ def setup(
     """Create missing and outdated environments."""
     with _reported(stopped="What was not finished is made anew by the next call."):
         from trainwright.authoring import environments
-        from trainwright.authoring.toolchains import TOOLCHAINS
+        from trainwright.authoring.environments import TOOLCHAINS
 
         made = environments.make(toolchains or TOOLCHAINS, variant=variant or "", progress=typer.echo)
         if not any(one.changed for one in made):
@@ -244,9 +242,9 @@ def cache_explain(
 ) -> None:
     """Explain why a step was reused or repeated. Print each input that changed, from what to what."""
     with _reported():
-        from trainwright.local import cache_explanation
+        from trainwright.local import cache
 
-        for line in cache_explanation.lines(runs, run_id, step):
+        for line in cache.lines(runs, run_id, step):
             typer.echo(line)
 
 

@@ -207,7 +207,7 @@ def _spendings(runs: Path, uri: str, start: str) -> "list[Spending]":
     if uri:
         from trainwright.authoring.arguments import absolute
         from trainwright.authoring.environments import python
-        from trainwright.local.package_command import run_package
+        from trainwright.command import run_package
 
         words = ("tracking", "spending", absolute(uri, Path.cwd()), start)
         return [Spending(**one) for one in json.loads(run_package(python("mlflow"), *words))]
@@ -301,8 +301,8 @@ def _registered(start: str, config: Path | None, uri: str) -> tuple[list["RunSum
     """Return the versions in MLflow, each as a run, and the start with its alias replaced."""
     from trainwright.authoring import arguments
     from trainwright.authoring.environments import python
+    from trainwright.command import run_package
     from trainwright.lineage import Derivation
-    from trainwright.local.package_command import run_package
     from trainwright.local.run_index import RunSummary
     from trainwright.registry.names import REFERENCE
 
@@ -352,9 +352,9 @@ def reproduce(
     Exit code 12 if they differ. No registry, audit, store or cache of the run is touched.
     """
     with reported(as_json, stopped="Only the folder of the repetition was written."):
-        from trainwright.authoring.toolchains import user_cache
+        from trainwright.authoring.environments import user_cache
         from trainwright.local.run_folder import identifier
-        from trainwright.reproduce.comparison import DIFFERENT
+        from trainwright.reproduce.reproduce import DIFFERENT
         from trainwright.reproduce.reproduce import reproduce as repeat
 
         unique = f"{name.replace('/', '-')}-{identifier(int(time.time()))}"

@@ -2,17 +2,26 @@
 
 import itertools
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from trainwright.artifacts import TargetKind
-from trainwright.configure.budget import check_budget
+from trainwright.artifacts import Listing, TargetKind
 from trainwright.documents import canonical, digest_text
-from trainwright.errors import InputError
-from trainwright.experiment import Experiment, LanguageModel
-from trainwright.experiment.data import EVERY, FEATURES, SERVED
+from trainwright.errors import InputError, PermissionRefused
+from trainwright.experiment import (
+    Experiment,
+    Features,
+    LanguageModel,
+    Prices,
+    SeverityRule,
+    Suppression,
+    Validation,
+)
+from trainwright.experiment.data import EVERY, FEATURES, SERVED, is_reserved
+from trainwright.storage import parse_commit, take_listing
 from trainwright.tracking import Stopwatch
 
 FILE = "experiment.json"
@@ -258,3 +267,112 @@ def columns_of_rows(experiment: Experiment) -> dict[str, list[str]]:
             "evaluation.cluster": [evaluation.cluster] if evaluation.cluster else [],
         }
     return {key: names for key, names in named.items() if names}
+
+
+SHOWN = ",.4g"
+
+
+def check_budget(experiment: Experiment, pipeline: str) -> dict[str, Any]:
+    """Check the hard limit of the run; return what `get_production_model` checks: the shared ones.
+
+    Args:
+        experiment: The configuration.
+        pipeline: Name of the pipeline.
+
+    Returns:
+        ``most``: the most that its jobs can cost. ``currency``. ``budgets``: the shared ones with a hard
+        limit that cover the run. Empty without any.
+
+    Raises:
+        PermissionRefused: The jobs can cost more than the run may.
+        InputError: The GPUs have no price, or the run would not be logged where shared budgets are summed.
+    """
+    run, hard = experiment.run, experiment.run.budget.hard
+    prices = run.priced(experiment.training.tracking.gpu_hour)
+    if prices is None:
+        return {}
+    most = most_cost(experiment, prices)
+    if hard is not None and most > hard:
+        raise PermissionRefused(
+            f"the jobs can cost {most:{SHOWN}} {prices.currency}, and the run may cost {hard:{SHOWN}}",
+            where="run.budget.hard",
+            hint="Lower resources.timeout_s, the size of the job or tuning.cost, or have the budget raised.",
+        )
+    values = {"pipeline": pipeline, "model": experiment.registry.model} | {
+        name: getattr(run, name) for name in ("owner", "cost_centre")
+    }
+    shared = [budget for budget in prices.budgets if budget.hard is not None and budget.covers(values)]
+    if shared and not run.mlflow:
+        raise InputError(
+            f"run.mlflow is false, and the budget of {shared[0]} is summed over the runs in MLflow",
+            where="run.mlflow",
+            hint="Remove it.",
+        )
+    if not shared:
+        return {}
+    budgets = [budget.to_parameter() for budget in shared]
+    return {"most": most, "currency": prices.currency, "budgets": budgets}
+
+
+def most_cost(experiment: Experiment, prices: Prices) -> float:
+    """Return the most that the training job and a search can cost, each job within ``timeout_s``, once."""
+    resources, tuning = experiment.resources, experiment.tuning
+    hour = prices.job_hour(resources)
+    job = hour * resources.timeout_s / 3600
+    if tuning is None:
+        return job
+    limits = [tuning.trials * job]
+    limits += [tuning.cost] if tuning.cost else []
+    limits += [tuning.hours * tuning.parallel * hour] if tuning.hours else []
+    confirm = tuning.confirm
+    confirmed = (confirm.top + 1) * confirm.seeds if confirm.top else 0
+    return min(limits) + (confirmed + 1) * job
+
+
+_log = logging.getLogger("trainwright.configure")
+
+
+def check_service(configuration: Configuration) -> Configuration:
+    """Return the configuration with the joined features that its rules about data name.
+
+    `join` opens the service again, for it may have changed. On a cluster this step has no keys of an object
+    store: a repository or offline files there that need them are left to `join`.
+
+    Raises:
+        InputError: The repository, the registry, the service, a view or an offline file is missing or wrong.
+        DependencyError: The registry is there but cannot be read.
+    """
+    features = Features.parse(configuration.features, "parameter features")
+    rules = Validation.parse(configuration.validation, "parameter validation")
+    entries: list[SeverityRule | Suppression] = [*rules.severity, *rules.suppressions]
+    named = dict.fromkeys(entry.column for entry in entries if entry.column)
+    try:
+        known = _features(features)
+    except PermissionRefused as refused:
+        _log.warning("join checks the feature service: this step may not read it (%s)", refused.what)
+        known = list(named)
+    joined = [name for name in named if name in known]
+    return configuration._replace(
+        validation=configuration.validation | ({"joined": joined} if joined else {})
+    )
+
+
+def _features(section: Features) -> list[str]:
+    """Return the features of the service, once `join` is known to be able to open it; none without one."""
+    if not (section.service and section.source and section.repository):
+        return []
+    from trainwright.featurestore import checked_out, is_remote, open_service
+
+    listing = Listing(source="", files=())
+    if is_remote(section.repository) and not parse_commit(section.repository):
+        listing = take_listing(section.source)
+    with checked_out(section.repository, listing) as checkout:
+        folder = str(checkout.folder)
+        found = open_service(folder, section.service, fetched=checkout.fetched, digests=False).features
+    if taken := [name for name in found if is_reserved(name)]:
+        raise InputError(
+            f"features have names of columns of the predictions: {', '.join(taken)}",
+            where=f"feature service {section.service!r}",
+            hint="Rename them in their view.",
+        )
+    return found

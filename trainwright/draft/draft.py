@@ -1,10 +1,12 @@
 """Draft an experiment from the rows of a source: its file, and a snapshot to infer the schema from."""
 
+import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,20 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from trainwright import storage
 from trainwright.draft.documents import Draft, DraftRequest
-from trainwright.draft.experiment_file import Commented, render
 from trainwright.draft.profiles import ColumnProfile, profile_columns
 from trainwright.draft.roles import (
+    SHARES,
     RoleChoice,
+    SplitChoice,
     choose_key,
     choose_label,
+    choose_splits,
     choose_text,
     choose_time,
     is_key_name,
     utc_ticks,
 )
 from trainwright.draft.sample import TableSample, access_to, read_sample
-from trainwright.draft.splits import SHARES, SplitChoice, choose_splits
 from trainwright.draft.target import LabelMeaning, find_leaks, infer_target
 from trainwright.errors import InputError
 from trainwright.experiment import Data, Query
@@ -34,6 +37,61 @@ from trainwright.ingest.ingest import ingest
 from trainwright.sources import list_source
 from trainwright.storage import Access
 from trainwright.tables import require_columns
+
+_PLAIN = re.compile(r"[A-Za-z_](?:[\w./ -]*[\w./])?|[./]+[\w./-]*\w", re.ASCII)
+_URI = re.compile(r"[a-z]+://[\w./*-]+", re.ASCII)
+_MISREAD = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+_COMMENT_AT = 32
+
+
+@dataclass(frozen=True)
+class Commented:
+    """A value with a comment behind it."""
+
+    value: Any
+    comment: str
+
+
+def render(title: str, sections: Mapping[str, Any]) -> str:
+    """Return the text of an experiment file.
+
+    Args:
+        title: Its first comment.
+        sections: Values by key; a mapping of the second level has one line for each key, a deeper one is
+            written in one line.
+    """
+    lines = [f"# {title}"]
+    for name, value in sections.items():
+        lines += _lines(name, value, 0)
+    return "\n".join(lines) + "\n"
+
+
+def _lines(name: str, value: Any, depth: int) -> list[str]:
+    comment = ""
+    if isinstance(value, Commented):
+        value, comment = value.value, value.comment
+    block = isinstance(value, Mapping) and (depth == 0 or name == "splits") and name != "network"
+    head = f"{'  ' * depth}{name}:" + ("" if block else f" {scalar(value)}")
+    lines = [f"{head:<{_COMMENT_AT}} # {comment}" if comment else head]
+    if block:
+        for key, entry in value.items():
+            lines += _lines(key, entry, depth + 1)
+    return lines
+
+
+def scalar(value: Any) -> str:
+    """Return a value in one line of YAML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {scalar(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(scalar, value)) + "]"
+    if isinstance(value, datetime):
+        return f"{value.replace(tzinfo=None).isoformat()}Z"
+    if isinstance(value, str):
+        plain = (_PLAIN.fullmatch(value) and value.lower() not in _MISREAD) or _URI.fullmatch(value)
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
 
 _SLICES = 2
 _MOST_VALUES = 10

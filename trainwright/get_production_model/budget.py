@@ -5,8 +5,8 @@ from typing import Any
 
 from trainwright.errors import PermissionRefused
 from trainwright.experiment import Registry, SharedBudget
+from trainwright.tracking.run_log import read_spending, start_of_month
 from trainwright.tracking.server import open_client, persist
-from trainwright.tracking.spending import read_spending, start_of_month
 
 _HINT = "Nothing was trained: what budgets have left is not known. Run again when MLflow answers."
 

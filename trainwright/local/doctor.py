@@ -11,11 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trainwright.authoring import environments
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.authoring.images import name
 from trainwright.authoring.terminal import Diagnostic
-from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import DependencyError, TrainwrightError
-from trainwright.local import container_engine
+from trainwright.local import containers
 
 DISK_GB, MEMORY_GB, CORES = 10, 4, 2
 """What the flights example needs, environments included."""
@@ -74,10 +74,10 @@ def _environments() -> Iterator[Diagnostic]:
 def _containers() -> Iterator[Diagnostic]:
     try:
         with (
-            contextlib.closing(container_engine.client(ENGINE_S)) as engine,
-            container_engine.answering("the engine"),
+            contextlib.closing(containers.client(ENGINE_S)) as engine,
+            containers.answering("the engine"),
         ):
-            text = f"{container_engine.program(engine)} {engine.version().get('Version', '')} answers"
+            text = f"{containers.program(engine)} {engine.version().get('Version', '')} answers"
     except TrainwrightError as error:
         yield Diagnostic("engine", "miss", error.what, error.hint, use="containers")
         return
@@ -85,7 +85,7 @@ def _containers() -> Iterator[Diagnostic]:
     problems: dict[str, TrainwrightError] = {}
     for toolchain in TOOLCHAINS:
         try:
-            container_engine.identity(name(toolchain))
+            containers.identity(name(toolchain))
         except TrainwrightError as error:
             problems[toolchain] = error
     text = f"{len(TOOLCHAINS) - len(problems)} of {len(TOOLCHAINS)} are built from what is here"

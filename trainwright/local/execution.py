@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright import errors, tracking
 from trainwright.authoring import environments
+from trainwright.authoring.environments import TOOLCHAINS
 from trainwright.authoring.pipeline_spec import Step, toolchains_in
-from trainwright.authoring.toolchains import TOOLCHAINS
 from trainwright.errors import InputError
 from trainwright.local import invocation, run_folder
-from trainwright.local.cache import HERE, Broken, Cache, Digests, key_of, moved
-from trainwright.local.cache_explanation import MadeFrom
+from trainwright.local.cache import HERE, Broken, Cache, Digests, MadeFrom, key_of, moved
 from trainwright.local.invocation import Invocation
 from trainwright.local.kfp_spec import whole
 from trainwright.local.processes import Ended, Processes, tail

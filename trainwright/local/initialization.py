@@ -14,9 +14,9 @@ from pathlib import Path
 from trainwright import credentials
 from trainwright.authoring import arguments
 from trainwright.authoring.environments import python
+from trainwright.command import run_package
 from trainwright.draft.documents import Draft, DraftRequest
 from trainwright.errors import InputError
-from trainwright.local.package_command import run_package
 
 KINDS = ("binary", "multiclass", "regression", "text")
 EXPERIMENT, SCHEMA = "experiment.yaml", "schema.pbtxt"

@@ -119,10 +119,8 @@ def invocation(call: Call, pipeline: Pipeline, folder: Path, root: Path) -> Invo
         for name, value in values.items()
     }
     inputs["artifacts"] = whole(inputs.get("artifacts", {}))
-    for output, group in (
-        data["outputs"].get("artifacts", {}).items()
-    ):  # under names that a browser understands
-        for artifact in group["artifacts"]:
+    for output, group in data["outputs"].get("artifacts", {}).items():
+        for artifact in group["artifacts"]:  # under names that a browser understands
             extension = EXTENSIONS.get(artifact["type"].get("schemaTitle", ""), "")
             artifact["uri"] = str(folder / name / f"{output}{extension}")
     command = list(call.command)
@@ -145,10 +143,8 @@ def component_call(
     """Return the call of a component's only step, as kfp.local would make it if it could take artifacts."""
     [step] = pipeline.steps
     definition = pipeline.document["components"][f"{PREFIX}{step.name}"]
-    declared, folder = (
-        definition.get("inputDefinitions", {}).get("artifacts", {}),
-        root / "component" / step.name,
-    )
+    declared = definition.get("inputDefinitions", {}).get("artifacts", {})
+    folder = root / "component" / step.name
     data = {
         "inputs": {
             "parameterValues": dict(parameters),

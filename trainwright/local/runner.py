@@ -17,7 +17,6 @@ from typing import Any
 
 from trainwright import credentials
 from trainwright.authoring import pipeline_spec
-from trainwright.authoring.source import store_changes
 from trainwright.errors import (
     DataRefused,
     InputError,
@@ -31,7 +30,7 @@ from trainwright.local import invocation, kfp_local, kfp_spec, run_folder
 from trainwright.local.containers import Engine
 from trainwright.local.execution import Environments, Execution, Here, require
 from trainwright.local.processes import GRACE_S, Processes
-from trainwright.local.run_folder import Task
+from trainwright.local.run_folder import Task, store_changes
 from trainwright.local.run_index import RunSummary
 
 Execute = Callable[[kfp_local.Call], bool]

@@ -113,7 +113,7 @@ def _promote(registry: Registry, asked: argparse.Namespace) -> None:
 
 
 def _rollback(registry: Registry, asked: argparse.Namespace) -> None:
-    from trainwright.registry.rollback import rollback
+    from trainwright.registry.promote import rollback
 
     event = rollback(registry, asked.by, asked.reason, asked.out)
     _say(
@@ -123,7 +123,7 @@ def _rollback(registry: Registry, asked: argparse.Namespace) -> None:
 
 def _restore(registry: Registry, asked: argparse.Namespace) -> None:
     from trainwright.registry.audit import ADOPTED
-    from trainwright.registry.rollback import restore
+    from trainwright.registry.promote import restore
 
     event = restore(registry, asked.by, asked.reason, adopt=asked.adopt)
     what = "as the audit says"
@@ -140,7 +140,7 @@ def _mirror(registry: Registry, _: argparse.Namespace) -> None:
 
 
 def _download(registry: Registry, asked: argparse.Namespace) -> None:
-    from trainwright.registry.download import download_version
+    from trainwright.registry.transfer import download_version
 
     _say([json.dumps(vars(download_version(registry, asked.which, asked.folder)))])
 

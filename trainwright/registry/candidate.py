@@ -13,7 +13,7 @@ from trainwright.experiment import Override
 from trainwright.experiment.registry import MAX_OVERRIDE_DAYS
 from trainwright.lineage import ancestors
 from trainwright.registry.audit import registration_key
-from trainwright.registry.provenance import Evidence
+from trainwright.registry.evidence import Evidence
 from trainwright.verdicts import SCHEMA_INFERRED, Verdict
 
 

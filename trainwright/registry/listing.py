@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trainwright.experiment import Registry
-from trainwright.registry.download import find_version, require_database
 from trainwright.registry.names import STAGE
+from trainwright.registry.transfer import find_version, require_database
 from trainwright.registry.versions import quoted, registered_model
 from trainwright.tracking.server import open_client, persist, search_all
 

@@ -33,7 +33,7 @@ _LONGEST = 250
 _ODD = re.compile(r"[\x00-\x1f\x7f/:]")
 
 
-def require_name(name: str, where: str = "registry.model") -> str:
+def require_name(name: str) -> str:
     """Return the name of a model, if MLflow, a file system and a URI can all hold it.
 
     Raises:
@@ -46,7 +46,7 @@ def require_name(name: str, where: str = "registry.model") -> str:
         why = f"it has {odd}" if odd else "it is empty, too long, or starts with . or _"
         raise InputError(
             f"{name!r:.80} cannot be the name of a registered model: {why}",
-            where=where,
+            where="registry.model",
             hint="Take letters, digits, spaces, '-', '_' and '.'; MLflow refuses '/' and ':'.",
         )
     return name

@@ -1,7 +1,8 @@
-"""Promote a version to its next stage if it meets the requirements."""
+"""Promote a version to its next stage if it meets the requirements; roll back; restore MLflow's aliases."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,24 +10,32 @@ from trainwright.documents import Document, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment import Promotion, PromotionRequest, Registry, Section
 from trainwright.redaction import redacted
-from trainwright.registry.audit import PROMOTE, AuditEntry, AuditEvent
+from trainwright.registry.audit import PROMOTE, RESTORE, ROLLBACK, AuditEntry, AuditEvent
 from trainwright.registry.changes import (
     RegistryConnection,
     RegistryState,
     after_promotion,
+    after_rollback,
     apply_change,
+    open_registry,
+    restore_aliases,
 )
 from trainwright.registry.evidence import VersionEvidence
 from trainwright.registry.hub import NOT_MIRRORED, try_mirror
-from trainwright.registry.inputs import PromotionInputs, read_inputs
 from trainwright.registry.names import CANARY, PRODUCTION
-from trainwright.registry.open_intents import POLICY, REQUEST, connect
 from trainwright.registry.policy import read_policy
-from trainwright.registry.requirements import PromotionCase, aliases_agree, check_requirements, previous_stage
+from trainwright.registry.requirements import (
+    PromotionCase,
+    PromotionInputs,
+    aliases_agree,
+    check_requirements,
+    previous_stage,
+    read_inputs,
+)
 from trainwright.registry.versions import alias_of
 from trainwright.report.markdown import escape, table
 from trainwright.tracking import Stopwatch
-from trainwright.tracking.server import persist
+from trainwright.tracking.server import open_client, persist
 from trainwright.verdicts import AT_LEAST, NotJudged, Rule, Verdict, worst
 
 
@@ -339,3 +348,143 @@ def event_facts(event: AuditEvent) -> list[tuple[str, str]]:
         *((f"digest of {name}", digest) for name, digest in sorted(intent.evidence.items())),
         *sorted((name, fact) for name, fact in intent.facts.items() if name not in (REQUEST, POLICY)),
     ]
+
+
+REQUEST, POLICY = "request", "requirements"
+"""Facts of an intent: the request and the policy that it was judged by, as JSON."""
+
+
+def connect(
+    registry: Registry, policy: Promotion | None = None, *, adopt: bool = False
+) -> RegistryConnection:
+    """Open MLflow and the audit, and judge again the intents that their processes left open.
+
+    Between an intent and its completion, an override may expire, a version may be deleted, and the policy may
+    change. So whoever finds the intent evaluates its request again, by the policy that applies now.
+    """
+    times = policy or Promotion()
+    judge = partial(_objection, registry)
+    return open_registry(registry, judge, times.lease_s, times.wait_s, adopt=adopt)
+
+
+def _objection(registry: Registry, present: RegistryState, intent: AuditEntry) -> str:
+    """Return why an open intent must not be completed; empty if it may."""
+    try:
+        if intent.action == PROMOTE:
+            return _promotion_objection(registry, present, intent)
+        expected = _expected(present, intent)
+    except InputError as error:
+        return f"judged again: {error.what}"
+    agrees = (intent.after, intent.stages) == expected
+    return "" if agrees else f"judged again: its aliases are not those of a {intent.action}"
+
+
+def _expected(present: RegistryState, intent: AuditEntry) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Return the aliases and stages after a rollback or a restore that is decided now."""
+    gone = present.missing({*present.state.succession, *present.aliases.values()})
+    if intent.action == ROLLBACK:
+        return after_rollback(present.aliases, present.state, gone)
+    if intent.action == RESTORE:
+        return {alias: version for alias, version in present.aliases.items() if version not in gone}, {}
+    raise InputError(f"its action {intent.action!r} is unknown")
+
+
+def _promotion_objection(registry: Registry, present: RegistryState, intent: AuditEntry) -> str:
+    request = PromotionRequest.parse(intent.facts.get(REQUEST, ""), "the request of the intent")
+    policy = read_policy(registry, Promotion.parse(intent.facts.get(POLICY, ""), "its policy"))
+
+    def read() -> PromotionCase:
+        client = open_client(registry.tracking_uri)
+        there = present.aliases.get(PRODUCTION, "")
+        inputs = read_inputs(client, registry, policy, request, intent.version, there)
+        # The dead process may have moved the version's tag already; the audit knows where it came from.
+        return PromotionCase(
+            request, replace(inputs, evidence=replace(inputs.evidence, stage=intent.origin)), present
+        )
+
+    case = persist(read, registry.tracking_uri, registry.retry_s)
+    rules, unjudged = check_requirements(case)
+    unmet = [f"{rule.name}: {rule.detail}" for rule in rules if rule.outcome() != "PASS"]
+    unmet += [f"{entry.name}: {entry.reason}" for entry in unjudged if entry.decision not in ("", "PASS")]
+    if request.to != intent.target or (intent.after, intent.stages) != after_promotion(
+        present.aliases, intent.version, request.to
+    ):
+        unmet.append("its aliases are not those of the request")
+    return f"judged again: {'; '.join(unmet)}" if unmet else ""
+
+
+def rollback(registry: Registry, by: str, reason: str, out: str = "") -> AuditEvent:
+    """Restore the previous version in production without requirements, or complete an open rollback.
+
+    Args:
+        registry: Section of MLflow and the audit.
+        by: Who requests it.
+        reason: Why.
+        out: The version to remove. Nothing happens if the last change removed it already, or if another is in
+            production. Empty: any.
+
+    Raises:
+        InputError: No version was in production before, ``out`` is not, or ``by`` or ``reason`` is empty.
+        DependencyError: MLflow or the audit's store was away.
+    """
+    _require_requester(by, reason)
+    completed: list[AuditEvent] = []
+
+    def decide(present: RegistryState) -> AuditEntry | None:
+        done = present.finished
+        if done and done.intent.action == ROLLBACK and out in ("", done.intent.expected):
+            completed.append(done)
+            return None
+        there = present.aliases.get(PRODUCTION, "")
+        last = present.state.events[-1] if present.state.events else None
+        if out and last and last.intent.facts.get("out") == out and last.production == there:
+            completed.append(last)
+            return None
+        if out and out != there:
+            raise InputError(
+                f"version {there or 'none'} is in production, not {out}: nothing was done",
+                where="rollback",
+            )
+        gone = present.missing({*present.state.succession, *present.aliases.values()})
+        aliases, stages = after_rollback(present.aliases, present.state, gone)
+        return present.intent(
+            ROLLBACK,
+            aliases[PRODUCTION],
+            PRODUCTION,
+            origin=present.state.stage(aliases[PRODUCTION]) or "",
+            expected=there,
+            after=aliases,
+            stages=stages,
+            who={"by": by},
+            reason=reason,
+            facts={"out": there}
+            | ({"found": present.disagreement} if present.disagreement else {})
+            | ({"gone": ", ".join(sorted(gone))} if gone else {}),
+        )
+
+    event = apply_change(connect(registry), decide) or completed[0]
+    try_mirror(registry)
+    return event
+
+
+def _require_requester(by: str, reason: str) -> None:
+    PromotionRequest.check({"to": PRODUCTION, "by": by, "reason": reason}, "request")
+
+
+def restore(registry: Registry, by: str, reason: str, *, adopt: bool = False) -> AuditEvent | None:
+    """Set MLflow's aliases to what the audit says; return None if nothing differs.
+
+    Args:
+        registry: Section of MLflow and the audit.
+        by: Who requests it.
+        reason: Why.
+        adopt: Accept entries from before signatures, and entries beyond the last one that MLflow notes.
+
+    Raises:
+        InputError: ``by`` or ``reason`` is missing.
+        DependencyError: MLflow or the audit's store was away.
+    """
+    _require_requester(by, reason)
+    event = restore_aliases(connect(registry, adopt=adopt), {"by": by}, reason)
+    try_mirror(registry)
+    return event

@@ -15,9 +15,8 @@ import yaml  # type: ignore[import-untyped]
 from trainwright.artifacts import Model
 from trainwright.artifacts.record import SOURCE_PATCH
 from trainwright.documents import Document, canonical, flatten, read_json
-from trainwright.errors import InputError
 from trainwright.experiment import Registry
-from trainwright.lineage import HEADER, SHOWN, environment_locks, outputs_named, rows
+from trainwright.lineage import HEADER, SHOWN, environment_locks, rows
 from trainwright.registry.audit import RegistrationNote, write_note
 from trainwright.registry.candidate import Candidate, check_candidate
 from trainwright.registry.hub import NOT_MIRRORED, try_mirror
@@ -98,7 +97,9 @@ def _tags(
         "data_digest": candidate.data_version,
         "training_data_digest": candidate.model.training_data,
         "source_digest": candidate.source_version,
-        "feature_service": next(iter(outputs_named(candidate.records, "service")), ""),
+        "feature_service": next(
+            (record.outputs["service"] for record in candidate.records if "service" in record.outputs), ""
+        ),
         "verdict_sha256": candidate.model_verdict.digest,
         "data_verdict_sha256": candidate.data_verdict.digest,
         "data_decision": candidate.data_verdict.decision,
@@ -142,9 +143,6 @@ def write_mlflow_model(folder: Path, model: Model, target: Path, *, run: str, ti
     """Copy a verified model folder to ``target`` and add its ``MLmodel``.
 
     ``time_ms``, the start of MLflow's run in milliseconds since 1970, is the time in ``MLmodel``.
-
-    Raises:
-        InputError: The model has no signature or no input example.
     """
     target.mkdir(parents=True)
     for name in (Model.FILE, *(entry.path for entry in model.files)):
@@ -165,21 +163,11 @@ def _describe_mlflow_model(folder: Path, *, run: str, time_ms: int) -> dict[str,
     description: dict[str, Any] = Description(
         run_id=run, utc_time_created=created, model_uuid=run, flavors={"python_function": flavour}
     ).to_dict()
-    example = {"artifact_path": _require_file(folder, "input_example.json").name, "type": "dataframe"}
+    example = {"artifact_path": "input_example.json", "type": "dataframe"}
     return description | {
-        "signature": _mlflow_signature(_require_file(folder, "signature.json")),
+        "signature": _mlflow_signature(folder / "signature.json"),
         "saved_input_example_info": example | {"pandas_orient": "split"},
     }
-
-
-def _require_file(folder: Path, name: str) -> Path:
-    if not (folder / name).is_file():
-        raise InputError(
-            f"the model has no {name}, and is not registered without",
-            where=str(folder),
-            hint="Train it with the train component, or write the file beside its model.json.",
-        )
-    return folder / name
 
 
 def _mlflow_signature(path: Path) -> dict[str, str | None]:

@@ -1,8 +1,8 @@
 """Versions and aliases in MLflow: find, create, read and point. Every call may be repeated."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 
-_ABSENT = "RESOURCE_DOES_NOT_EXIST"
+ABSENT = "RESOURCE_DOES_NOT_EXIST"
+
+
+@contextmanager
+def ignored(*codes: str) -> Iterator[None]:
+    """Leave the block at an error of MLflow with one of these codes."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code not in codes:
+            raise
 
 
 def quoted(text: str) -> str:
@@ -36,51 +48,34 @@ def find_versions(client: "MlflowClient", name: str, key: str) -> "list[ModelVer
 
 def version_of(client: "MlflowClient", name: str, version: str) -> "ModelVersion":
     """Return one version; InputError if it does not exist."""
-    from mlflow.exceptions import MlflowException
-
-    try:
+    with ignored(ABSENT):
         return client.get_model_version(name, version)
-    except MlflowException as error:
-        if error.error_code != _ABSENT:
-            raise
-        raise InputError(
-            f"{name!r} has no version {version!r}",
-            where="promotion.version",
-            hint="trainwright model list lists the versions.",
-        ) from None
+    raise InputError(
+        f"{name!r} has no version {version!r}",
+        where="promotion.version",
+        hint="trainwright model list lists the versions.",
+    )
 
 
 def missing_versions(client: "MlflowClient", name: str, versions: Iterable[str]) -> set[str]:
     """Return the versions that were deleted in MLflow."""
-    from mlflow.exceptions import MlflowException
-
-    gone = set()
-    for version in set(versions):
-        try:
+    gone = set(versions)
+    for version in tuple(gone):
+        with ignored(ABSENT):
             client.get_model_version(name, version)
-        except MlflowException as error:
-            if error.error_code != _ABSENT:
-                raise
-            gone.add(version)
+            gone.remove(version)
     return gone
 
 
 def registered_model(client: "MlflowClient", name: str) -> "RegisteredModel":
     """Return the registered model with its aliases and tags; InputError if it does not exist."""
-    from mlflow.exceptions import MlflowException
-
     # Search first: get_registered_model reads every version of the model.
     for model in client.search_registered_models(f"name = {quoted(name)}"):
         if model.name == name:
             return model
-    try:
+    with ignored(ABSENT):
         return client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != _ABSENT:
-            raise
-        raise InputError(
-            f"no model {name!r} is registered", where="registry.model", hint="Run register first."
-        ) from None
+    raise InputError(f"no model {name!r} is registered", where="registry.model", hint="Run register first.")
 
 
 def version_page(registry: Registry, version: str) -> str:
@@ -210,7 +205,7 @@ def _pointed_at(client: "MlflowClient", name: str, alias: str) -> "ModelVersion 
     except MlflowException as error:
         # A missing model is RESOURCE_DOES_NOT_EXIST, a missing alias INVALID_PARAMETER_VALUE. "alias" in the
         # message alone proves nothing: it is in the URL, hence in the message of an unreachable server.
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+        if error.error_code == ABSENT:
             return None
         if error.error_code == "INVALID_PARAMETER_VALUE" and "alias" in str(error).lower():
             return None
@@ -218,6 +213,9 @@ def _pointed_at(client: "MlflowClient", name: str, alias: str) -> "ModelVersion 
 
 
 _ALIAS_ATTEMPTS = 10
+
+_GONE = (ABSENT, "INVALID_PARAMETER_VALUE", "INVALID_STATE")
+"""Errors of MLflow for the deletion of what is deleted already."""
 
 ALIAS = CANDIDATE
 """Points at the newest version that counts."""
@@ -239,17 +237,6 @@ def open_run(
     if found:
         return found[0]
     return client.create_run(experiment, tags={**tags, KEY: key}, run_name=f"{name} {key[:8]}")
-
-
-def _unless_there(create: Callable[[], object]) -> None:
-    """Call ``create``; ignore that it exists already."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        create()
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
 
 
 def log_run(
@@ -284,7 +271,8 @@ def create_version(
     client: "MlflowClient", name: str, key: str, run: "Run", tags: Mapping[str, str], description: str
 ) -> None:
     """Create the version and its tags in one transaction; :func:`settle_version` resolves duplicates."""
-    _unless_there(lambda: client.create_registered_model(name))
+    with ignored("RESOURCE_ALREADY_EXISTS"):
+        client.create_registered_model(name)
     source = f"{run.info.artifact_uri}/model"
     client.create_model_version(
         name, source, run.info.run_id, tags={**tags, KEY: key}, description=description
@@ -307,23 +295,14 @@ def settle_version(client: "MlflowClient", name: str, key: str) -> "ModelVersion
         )
     first, *others = found
     for other in others:
-        _unless_gone(partial(client.delete_model_version, name, str(other.version)))
+        with ignored(*_GONE):
+            client.delete_model_version(name, str(other.version))
         if other.run_id and other.run_id != first.run_id:
-            _unless_gone(partial(client.delete_run, str(other.run_id)))
+            with ignored(*_GONE):
+                client.delete_run(str(other.run_id))
     if STAGE not in first.tags:
         client.set_model_version_tag(name, str(first.version), STAGE, CANDIDATE)
     return first
-
-
-def _unless_gone(remove: Callable[[], object]) -> None:
-    """Call ``remove``; ignore that it is gone already."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        remove()
-    except MlflowException as error:
-        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"):
-            raise
 
 
 def point_candidate(client: "MlflowClient", name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import trainwright
 from trainwright import tracking
 from trainwright.authoring import pipeline_spec
-from trainwright.authoring.toolchains import LIBRARY, ToolchainEnvironment, locks
+from trainwright.authoring.environments import LIBRARY, ToolchainEnvironment, locks
 from trainwright.command import stopped_together
 from trainwright.errors import DependencyError, InputError
 from trainwright.reproduce.recorded_run import RecordedRun

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainwright.errors import InputError, reported
 from trainwright.service.app import SIGN_IN, create_app
-from trainwright.service.index import index_of
+from trainwright.service.runs import index_of
 from trainwright.service.settings import Settings
 
 

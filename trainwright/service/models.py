@@ -10,8 +10,7 @@ from trainwright.errors import InputError
 from trainwright.experiment import PromotionRequest, Registry
 from trainwright.local.run_folder import Request, Task, Tasks, require_run
 from trainwright.local.run_index import Lineage
-from trainwright.registry.history import AuditHistory, read_history
-from trainwright.registry.listing import VersionSummary, list_versions, show_version
+from trainwright.registry.listing import show_version
 from trainwright.registry.promote import PromotionResult, promote
 from trainwright.registry.register import Registration, register
 from trainwright.service import runs
@@ -55,21 +54,6 @@ def list_models(settings: Settings) -> list[ModelSummary]:
     ]
 
 
-def list_model_versions(settings: Settings, model: str) -> list[VersionSummary]:
-    """Return the versions of a model, the newest first."""
-    return list_versions(settings.registry_of(model))
-
-
-def get_version(settings: Settings, model: str, which: str) -> VersionSummary:
-    """Return a version by its number or alias, with metrics and parameters."""
-    return show_version(settings.registry_of(model), which)
-
-
-def get_history(settings: Settings, model: str) -> AuditHistory:
-    """Return the verified audit of a model."""
-    return read_history(settings.registry_of(model))
-
-
 def trace(settings: Settings, start: str) -> VersionLineage:
     """Return the lineage of a run's result, a digest, or a registered version such as ``flight-delay/3``.
 
@@ -85,7 +69,7 @@ def trace(settings: Settings, start: str) -> VersionLineage:
         if not settings.registry:
             raise
         name, _, which = start.rpartition("/")
-        tags = get_version(settings, name, which).tags if name else {}
+        tags = show_version(settings.registry_of(name), which).tags if name else {}
         run = find_logged(settings, start) if settings.kfp_host and "-" in start else None
         made = [run.version("model") or run.version("data")] if run else [start]
         digests = [tags[key] for key in ("model_digest", "training_data_digest") if key in tags] or made

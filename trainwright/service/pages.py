@@ -28,6 +28,7 @@ from trainwright.lineage import VERSIONS
 from trainwright.local.processes import tail
 from trainwright.local.run_folder import LOG, Task, record_of, require_run
 from trainwright.local.run_index import Difference
+from trainwright.registry.history import read_history
 from trainwright.registry.listing import VersionSummary
 from trainwright.registry.names import AUDITED, CANDIDATE, STAGES
 from trainwright.registry.promote import reasons
@@ -35,12 +36,11 @@ from trainwright.report.svg import duration
 from trainwright.service import cluster, models, routes, runs
 from trainwright.service.access import Reader, access_of
 from trainwright.service.graph import GraphNode, draw_graph
-from trainwright.service.index import index_of
 from trainwright.service.problems import status_of
 from trainwright.service.routes import Configured, ModelName, RunId, Version
-from trainwright.service.runs import LineageNode, RunDetail, VersionLineage
+from trainwright.service.runs import LineageNode, RunDetail, VersionLineage, index_of
 from trainwright.service.settings import Settings
-from trainwright.tracking.spending import start_of_month
+from trainwright.tracking.run_log import start_of_month
 from trainwright.verdicts import DECISIONS
 
 STATES = ("running", "done", "held", "failed", "cancelled", "killed")
@@ -464,7 +464,7 @@ def _tags(one: VersionSummary) -> defaultdict[str, str]:
 def _history(settings: Settings, name: str, version: str) -> dict[str, Any]:
     """Return the changes of stages by the audit, the newest first, or why it cannot be read."""
     try:
-        history = models.get_history(settings, name)
+        history = read_history(settings.registry_of(name))
     except TrainwrightError as error:
         return {"changes": [], "warning": "", "unread": error.what}
     changes = [one for one in reversed(history.state.events) if not version or version in one.intent.stages]

@@ -15,14 +15,15 @@ from trainwright.authoring import arguments, catalog
 from trainwright.errors import InputError, ModelRefused, PermissionRefused
 from trainwright.experiment import PromotionRequest
 from trainwright.local.run_index import Difference, RunFilter, condition
-from trainwright.registry.history import history_json
-from trainwright.registry.listing import VersionSummary
+from trainwright.registry import listing
+from trainwright.registry.history import history_json, read_history
+from trainwright.registry.listing import VersionSummary, show_version
 from trainwright.registry.register import Registration
-from trainwright.service import cluster, models, runs, start
+from trainwright.service import cluster, models, runs
 from trainwright.service.access import Reader, Writer, access_of, identify
 from trainwright.service.problems import PathNotFound, problem
 from trainwright.service.settings import Settings
-from trainwright.tracking.spending import start_of_month
+from trainwright.tracking.run_log import start_of_month
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}$")]
 """Name of a run of this machine, or the id of one on Kubeflow."""
@@ -209,7 +210,7 @@ def start_run(
         run, fresh = made.run_id, made.fresh
     else:
         values = arguments.of_pipeline(catalog.pipeline(name), experiment, texts, body.date)
-        run, fresh = start.start_run(settings, name, values, idempotency_key)
+        run, fresh = runs.start_run(settings, name, values, idempotency_key)
     link = f"{settings.root_path}{router.prefix}/runs/{run}"
     response.status_code = 201 if fresh else 200
     return StartedRun(run=run, pipeline=name, started=fresh, link=link)
@@ -233,14 +234,14 @@ def list_models(settings: Configured) -> list[models.ModelSummary]:
 def list_versions(settings: Configured, name: ModelName) -> list[VersionSummary]:
     """List the versions of a model, the newest first."""
     with named_in_path():
-        return models.list_model_versions(settings, name)
+        return listing.list_versions(settings.registry_of(name))
 
 
 @router.get("/models/{name}/history")
 def get_history(settings: Configured, name: ModelName) -> dict[str, Any]:
     """Return every change of stages and aliases, by the verified audit."""
     with named_in_path():
-        history: dict[str, Any] = json.loads(history_json(models.get_history(settings, name)))
+        history: dict[str, Any] = json.loads(history_json(read_history(settings.registry_of(name))))
         return history
 
 
@@ -248,7 +249,7 @@ def get_history(settings: Configured, name: ModelName) -> dict[str, Any]:
 def get_version(settings: Configured, name: ModelName, version: Version) -> VersionSummary:
     """Return a version by its number or alias, with its evidence, metrics and parameters."""
     with named_in_path():
-        return models.get_version(settings, name, version)
+        return show_version(settings.registry_of(name), version)
 
 
 @router.post("/models/{name}/versions", status_code=201)
@@ -267,7 +268,7 @@ def set_stage(
 ) -> models.PromotionAnswer | JSONResponse:
     """Promote a version to a stage, with the caller as approver. 409 with the verdict if it is held."""
     with named_in_path():
-        number = models.get_version(settings, name, version).version
+        number = show_version(settings.registry_of(name), version).version
     for field in ("approval", "canary_verdict"):
         value = str(getattr(body, field))
         if settings.auth == "gateway" and value and not value.startswith(REMOTE):

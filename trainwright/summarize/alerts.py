@@ -18,10 +18,8 @@ from trainwright.documents import Document, canonical, digest_text
 from trainwright.errors import TrainwrightError
 from trainwright.experiment import Alert, RunSettings
 from trainwright.storage import Access, AlreadyExists, create, exists
-from trainwright.summarize import mail
-from trainwright.summarize.delivery import deliver, one_line, post_json
-from trainwright.summarize.outcome import outcome, registration_of, state_of
-from trainwright.summarize.run import Run
+from trainwright.summarize.delivery import deliver, one_line, post_json, send_mail
+from trainwright.summarize.run import Run, outcome, registration_of, state_of
 from trainwright.summarize.workflow import WorkflowReader
 
 _STORE_S = 3.0
@@ -173,7 +171,7 @@ def _deliver(rule: Alert, settings: RunSettings, notification: Notification, rec
         post_json(url, body, "run.alerts.webhook_file")
     elif smtp := settings.smtp:
         secret = read_secret(smtp.password_file, "run.smtp.password_file") if smtp.password_file else ""
-        mail.send(smtp, secret, letter(rule.email, smtp.sender, notification))
+        send_mail(smtp, secret, letter(rule.email, smtp.sender, notification))
     with suppress(AlreadyExists):
         create(receipt, canonical(notification.to_json()).encode(), access)
 

@@ -11,10 +11,9 @@ from trainwright.experiment import Prices, Resources, RunSettings, Steps
 from trainwright.launch.kubernetes_names import amount_of
 from trainwright.report.page import Block, Paragraph, ReportSection, Table
 from trainwright.report.svg import duration
-from trainwright.summarize.outcome import state_of
-from trainwright.summarize.run import Run, RunStep, span
+from trainwright.summarize.run import Run, RunStep, span, state_of
+from trainwright.tracking.run_log import read_spending, start_of_month
 from trainwright.tracking.server import open_client, persist
-from trainwright.tracking.spending import read_spending, start_of_month
 
 _SMALL = {"cpu": "500m", "memory": "1G"}
 """Size of a step that has none in the experiment, as the pipelines set it."""

@@ -1,14 +1,19 @@
 """Deliver messages to several receivers at a time, within one limit; a failure becomes a line of text."""
 
+import contextlib
 import re
+import smtplib
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from email.message import EmailMessage
 from typing import Any
 from urllib.parse import urlsplit
 
 from trainwright.documents import canonical
-from trainwright.errors import InputError, clean
+from trainwright.errors import DependencyError, InputError, clean
+from trainwright.experiment import Smtp
 from trainwright.http_exchange import exchange, is_transient
 from trainwright.http_limits import HttpLimits
 from trainwright.retries import GaveUp, retry
@@ -76,3 +81,53 @@ def post_json(url: str, document: Mapping[str, Any], key: str, token: str = "") 
         exchange("POST", url, headers, body, timeout_s=TIMEOUT_S, limits=_ANSWER)
 
     retry(send, is_transient, f"posting to {host}", DEADLINE_S)
+
+
+_PERMANENT = 500
+
+
+def send_mail(server: Smtp, password: str, message: EmailMessage) -> None:
+    """Send a message to all its recipients, with retries.
+
+    Raises:
+        InputError: The server delivers to some recipients only.
+        DependencyError: It offers no encryption.
+        GaveUp: It did not accept the message until the deadline.
+        smtplib.SMTPException: It rejects the login, the sender or all recipients.
+    """
+
+    def once() -> None:
+        place, trusted = (server.host, server.port), ssl.create_default_context()
+        if server.security == "tls":
+            client: smtplib.SMTP = smtplib.SMTP_SSL(*place, timeout=TIMEOUT_S, context=trusted)
+        else:
+            client = smtplib.SMTP(*place, timeout=TIMEOUT_S)
+        with contextlib.closing(client):
+            if server.security == "starttls":
+                client.starttls(context=trusted)
+            if server.user:
+                client.login(server.user, password)
+            refused = client.send_message(message)
+            with contextlib.suppress(OSError):  # it has the letter, and another try would send it again
+                client.quit()
+        if refused:
+            rejected = ", ".join(refused)
+            raise InputError(f"{server.host} delivers to the other recipients, but rejects {rejected}")
+
+    try:
+        retry(once, _is_transient, f"sending mail to {server.host}", DEADLINE_S)
+    except smtplib.SMTPNotSupportedError as error:
+        raise DependencyError(
+            f"{server.host}:{server.port}: {error}",
+            hint="Name a port that offers it, or set run.smtp.security.",
+        ) from None
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return all(code < _PERMANENT for code, _ in error.recipients.values())
+    if isinstance(error, smtplib.SMTPResponseException):
+        return error.smtp_code < _PERMANENT
+    if isinstance(error, smtplib.SMTPNotSupportedError | ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, OSError)

@@ -45,8 +45,7 @@ from trainwright.redaction import redacted
 from trainwright.storage import Access, open_file
 from trainwright.summarize import run as runs
 from trainwright.summarize.delivery import TIMEOUT_S, one_line, post_json
-from trainwright.summarize.outcome import state_of
-from trainwright.summarize.run import RunStep
+from trainwright.summarize.run import RunStep, state_of
 
 _MADE = ("source", "features", "data", "training_set", "predictions", "model", "registration")
 """Outputs of steps that are datasets; others, such as verdicts, are evidence about them."""

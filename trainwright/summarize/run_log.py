@@ -22,19 +22,20 @@ from trainwright.lineage import VERSIONS
 from trainwright.redaction import redacted
 from trainwright.storage import read_bytes
 from trainwright.summarize.cost import values_of
-from trainwright.summarize.outcome import (
+from trainwright.summarize.run import (
+    Run,
+    RunStep,
     decision_of,
     headline,
     outcome,
     registration_of,
+    span,
     state_of,
     versions_in,
 )
-from trainwright.summarize.run import Run, RunStep, span
 from trainwright.tracking.history import kfp_destination
-from trainwright.tracking.run_log import PREFIX, RunEntry, RunLog, SentRun, write_log
+from trainwright.tracking.run_log import PREFIX, WASTE, RunEntry, RunLog, SentRun, write_log
 from trainwright.tracking.server import open_client, persist
-from trainwright.tracking.spending import WASTE
 
 DEADLINE_S, RETRY_S = 60.0, 5.0
 """For the process that sends, and for an outage of MLflow: somebody waits for the end of the run."""

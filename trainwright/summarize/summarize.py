@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -26,20 +26,23 @@ from trainwright.report.page import (
     link,
     write_page,
 )
-from trainwright.report.svg import duration
+from trainwright.report.svg import WIDTH, drawing, duration, element, label
 from trainwright.summarize.alerts import announce
 from trainwright.summarize.cost import check_shared, cost_line, cost_of, cost_section, low_gpu_use
-from trainwright.summarize.lineage_diagram import draw_lineage
-from trainwright.summarize.outcome import (
+from trainwright.summarize.run import (
+    OWN,
+    FinalStatus,
+    Run,
+    RunStep,
     decision_of,
     gates_of,
     headline,
     outcome,
+    read_run,
     registration_of,
     short_commit,
     versions_in,
 )
-from trainwright.summarize.run import OWN, FinalStatus, Run, RunStep, read_run
 from trainwright.summarize.run_log import log_run
 from trainwright.summarize.workflow import WorkflowReader
 from trainwright.tracking import Stopwatch
@@ -279,3 +282,73 @@ def _stop(run: Run) -> list[Block]:
             reason = gate.headline.removeprefix(f"{gate.decision}: ")
             blocks.append(Paragraph(f"{gate.step} decided {gate.decision}: {reason}. Its report says why."))
     return blocks
+
+
+_LINKS = (
+    ("source", "source", "resolve"),
+    ("data", "snapshot", "ingest"),
+    ("training_set", "training set", "join"),
+    ("model", "model", "train"),
+    ("registration", "version", "register"),
+)
+"""Name of each digest in a record, its title, and the step that makes it."""
+
+_HEIGHT, _GAP, _EDGE, _TITLE = 46.0, 24.0, 1.0, 110.0
+
+
+@dataclass(frozen=True)
+class _Node:
+    title: str
+    name: str
+    step: str
+    fact: str
+
+
+def draw_lineage(lineage: Sequence[Record]) -> Markup | None:
+    """Draw a box for each known link, the source first; None where fewer than two are known.
+
+    Args:
+        lineage: Records from the result back to the source, the latest first.
+    """
+    nodes = list(_nodes(lineage))
+    if len(nodes) < 2:  # noqa: PLR2004 - nothing leads anywhere
+        return None
+    marks: list[Markup] = []
+    for index, node in enumerate(nodes):
+        top = _EDGE + index * (_HEIGHT + _GAP)
+        if index:
+            marks += _arrow(top, node.step)
+        box = {"x": _EDGE, "y": top, "width": WIDTH - 2 * _EDGE, "height": _HEIGHT, "rx": 6}
+        marks += [
+            element("rect", **box, class_="box"),
+            label(14, top + 19, node.title, class_="bold", width=_TITLE),
+            label(14 + _TITLE, top + 19, node.name, width=WIDTH - _TITLE - 28),
+            label(14, top + 37, node.fact, class_="muted", width=WIDTH - 28),
+        ]
+    names = " to ".join(node.title for node in nodes)
+    return drawing(len(nodes) * (_HEIGHT + _GAP) - _GAP + 2 * _EDGE, "Lineage", f"From {names}.", marks)
+
+
+def _arrow(top: float, step: str) -> list[Markup]:
+    middle, start, tip = 34.0, top - _GAP, top - 2
+    head = f"M{middle - 4:.0f} {tip - 5:.0f}L{middle:.0f} {tip:.0f}L{middle + 4:.0f} {tip - 5:.0f}"
+    return [
+        element("path", d=f"M{middle:.0f} {start:.0f}V{tip:.0f}{head}", class_="arrow"),
+        label(middle + 12, top - _GAP / 2 + 4, step, class_="muted"),
+    ]
+
+
+def _nodes(lineage: Sequence[Record]) -> list[_Node]:
+    found = []
+    for name, title, step in _LINKS:
+        makers = [record for record in lineage if name in record.outputs]
+        users = [record for record in lineage if name in record.inputs]
+        if not (makers or users):
+            continue
+        digest = makers[0].outputs[name] if makers else users[0].inputs[name]
+        fact = makers[0].headline if makers else ""
+        named = digest[:SHOWN]
+        if name == "registration":  # a version has a name, by which it is found
+            named, _, fact = fact.partition(", ")
+        found.append(_Node(title, named, makers[0].step if makers else step, fact))
+    return found

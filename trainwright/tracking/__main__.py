@@ -24,8 +24,8 @@ from trainwright.tracking.history import (
     UploadState,
     upload,
 )
+from trainwright.tracking.run_log import read_spending
 from trainwright.tracking.server import open_client, persist
-from trainwright.tracking.spending import read_spending
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,4 +1,4 @@
-"""A pipeline run in MLflow: one run, with a nested run for each step that the pipeline run executed.
+"""A pipeline run in MLflow, and its cost: one run, with a nested run for each step that it executed.
 
 The log is a document: what MLflow did not take stays beside the run, and is sent later. Every run of MLflow
 is found again by the tag that it was created with, parameters that are there are not sent again, and a metric
@@ -8,11 +8,13 @@ is new.
 
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
+from trainwright.artifacts.cost import GROUPS, Spending
 from trainwright.documents import Document
 from trainwright.tracking.history import HISTORY_KEY, TrackingDestination, run_of
-from trainwright.tracking.server import experiment_ids
+from trainwright.tracking.server import experiment_ids, search_all
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -191,3 +193,34 @@ def _fill(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
 def _end(client: "MlflowClient", run: "Run", entry: RunEntry) -> None:
     if (run.info.status, run.info.end_time) != (entry.status, entry.ended_ms):
         client.set_terminated(run.info.run_id, entry.status, entry.ended_ms)
+
+
+WASTE = "waste/"
+"""Beginning of the names of metrics with lost parts of a cost."""
+
+
+def start_of_month() -> datetime:
+    """Return when the month began, in UTC."""
+    return datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def read_spending(client: "MlflowClient", since: datetime) -> list[Spending]:
+    """Return what each run spent that began at a time or later, over all experiments.
+
+    Raises:
+        MlflowException, OSError: The server does not answer.
+    """
+    query = f"tags.`{PREFIX}currency` != '' AND attributes.start_time >= {int(since.timestamp() * 1000)}"
+    found = search_all(client.search_runs, experiment_ids(client), query)
+    return [_spending(run) for run in found]
+
+
+def _spending(run: "Run") -> Spending:
+    tags, metrics = run.data.tags, run.data.metrics
+    return Spending(
+        run=tags.get(f"{PREFIX}run", ""),
+        values={name: tags.get(f"{PREFIX}{name}", "") for name in GROUPS},
+        currency=tags[f"{PREFIX}currency"],
+        cost=metrics.get("cost", 0.0),
+        waste={name.removeprefix(WASTE): value for name, value in metrics.items() if name.startswith(WASTE)},
+    )

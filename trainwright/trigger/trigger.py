@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from trainwright.errors import DependencyError, InputError
 from trainwright.experiment import Registry, StartedBy, Triggers
+from trainwright.experiment.run import MonitoredMetric
 from trainwright.placeholders import filled
+from trainwright.registry.listing import VersionSummary, list_versions
+from trainwright.registry.names import PRODUCTION
 from trainwright.report import markdown
 from trainwright.tracking import Stopwatch
+from trainwright.tracking.server import open_client, persist
 from trainwright.trigger.cluster import Cluster, TriggerTarget
 from trainwright.trigger.decision import START, WAIT, Decision, Facts, Start, decide, obstacles
-from trainwright.trigger.registered import read_registered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +91,7 @@ def trigger(request: TriggerRequest, record: Path, summary: Path, now: datetime)
         DependencyError: A check could not be made. If another condition held, its run was started before.
     """
     watch = Stopwatch()
-    known = read_registered(request.registry, request.rules, now)
-    facts = Facts(
-        source=request.source, trained=known.trained, newest=known.newest, metric=known.metric,
-        metric_problem=known.metric_problem, drift=request.drift, drift_headline=request.drift_headline,
-    )  # fmt: skip
+    facts = read_facts(request, now)
     cluster = Cluster.connected(request.kubeflow, request.run_id) if request.kubeflow else None
     started = [one for one, _ in cluster.starts(request.target.trigger)] if cluster else _earlier(request)
     made = decide(request.rules, facts, started, now, request.day)
@@ -154,3 +153,50 @@ def _table(made: Decision) -> str:
     rows = [[check.name, check.what, words[check.holds]] for check in made.checks]
     rows += [["not now", obstacle, ""] for obstacle in made.obstacles]
     return markdown.table(["condition", "found", "holds"], rows)
+
+
+def read_facts(request: TriggerRequest, now: datetime) -> Facts:
+    """Return the facts that the conditions need; those about versions are in the registry.
+
+    Raises:
+        DependencyError: The registry was away for ``registry.retry_s``.
+        PermissionRefused: It denies this identity.
+    """
+    registry, wanted = request.registry, request.rules.metric
+    client = open_client(registry.tracking_uri)
+    condition = f"name = '{registry.model}'"
+    known = persist(
+        lambda: client.search_registered_models(condition), registry.tracking_uri, registry.retry_s
+    )
+    versions = list_versions(registry) if known else []
+    value, problem = _metric(registry, wanted, versions, now) if wanted else (None, "")
+    return Facts(
+        source=request.source,
+        trained=frozenset(filter(None, (one.tags.get("source_digest", "") for one in versions))),
+        newest=datetime.fromisoformat(versions[0].created) if versions else None,
+        drift=request.drift,
+        drift_headline=request.drift_headline,
+        metric=value,
+        metric_problem=problem,
+    )
+
+
+def _metric(
+    registry: Registry, metric: MonitoredMetric, versions: list[VersionSummary], now: datetime
+) -> tuple[float | None, str]:
+    """Return the newest value of the metric of the version in production, or why there is none to rely on."""
+    version = next((one for one in versions if PRODUCTION in one.aliases), None)
+    if version is None:
+        return None, f"no version of {registry.model} is in production, so nothing has {metric.name}"
+    client = open_client(registry.tracking_uri)
+    history = persist(
+        lambda: client.get_metric_history(version.run, metric.name), registry.tracking_uri, registry.retry_s
+    )
+    where = f"MLflow run {version.run} of version {version.version}"
+    if not history:
+        return None, f"{where} has no metric {metric.name}"
+    last = max(history, key=lambda entry: (entry.timestamp, entry.step))
+    logged = datetime.fromtimestamp(last.timestamp / 1000, UTC)
+    if now - logged > timedelta(days=metric.within_days):
+        return None, f"{metric.name} of {where} is of {logged:%Y-%m-%d}, within_days is {metric.within_days}"
+    return float(last.value), ""

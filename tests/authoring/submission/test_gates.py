@@ -9,8 +9,8 @@ from kfp import compiler, dsl
 
 from tests.authoring import steps
 from trainwright.authoring import pipeline_spec
+from trainwright.authoring.submission.follow import is_complete
 from trainwright.authoring.submission.progress import Held, branches, held
-from trainwright.authoring.submission.workflow import is_complete
 
 PIPELINE = Path(__file__).resolve().parents[3] / "compiled" / "pipelines" / "train_and_register.yaml"
 TO_JOIN = ("resolve", "locate", "ingest", "validate")

@@ -7,7 +7,7 @@ from tests.limits.hostile import NOISE, Behaviour, ends, every, fast, hostile
 from trainwright.authoring.installation.cluster_reader import ClusterReader
 from trainwright.authoring.submission.connection import Endpoint, connect
 from trainwright.authoring.submission.failures import _tail
-from trainwright.authoring.submission.workflow import _nodes
+from trainwright.authoring.submission.follow import _nodes
 from trainwright.errors import TrainwrightError
 from trainwright.retries import RetryPolicy
 from trainwright.summarize import workflow

@@ -9,7 +9,7 @@ import pytest
 from tests.authoring.api.client import QUICK, ROOT
 from tests.authoring.api.server import Api
 from trainwright.authoring import pipeline_spec
-from trainwright.authoring.submission import follow, progress, screen, workflow
+from trainwright.authoring.submission import follow, progress, screen
 from trainwright.authoring.submission.connection import Connection
 from trainwright.authoring.submission.follow import Polling, RunObserver
 from trainwright.errors import MARK, InputError, PermissionRefused, as_record
@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_shows_its_steps_though_argo_compressed_its_nodes(
 
     def sleep(_: float) -> None:
         looks.append(1)
-        if len(looks) > 2 * workflow.STILL:
+        if len(looks) > 2 * follow.STILL:
             run.state = "SUCCEEDED"
 
     looks: list[int] = []
@@ -127,7 +127,7 @@ def test_pods_that_cannot_start_are_reported_once_each_while_the_run_goes_on(
 
     def sleep(_: float) -> None:
         looks.append(1)
-        if len(looks) > 5 * workflow.STILL:
+        if len(looks) > 5 * follow.STILL:
             run.state = "SUCCEEDED"
 
     run = server.store.recorded("cannot-start")
@@ -147,7 +147,7 @@ def test_the_screen_says_why_a_pod_cannot_start_and_what_to_do(server: Api, api:
 
     def sleep(_: float) -> None:
         looks.append(1)
-        if len(looks) > 5 * workflow.STILL:
+        if len(looks) > 5 * follow.STILL:
             run.state = "SUCCEEDED"
 
     shown = screen.ClusterScreen(lines, lines, None)
@@ -169,7 +169,7 @@ def test_a_pod_that_never_started_fails_for_that_reason_and_not_for_its_time_lim
 
     def sleep(_: float) -> None:
         looks.append(1)
-        if len(looks) == 5 * workflow.STILL:
+        if len(looks) == 5 * follow.STILL:
             run.state = "FAILED"
             for node in body["status"]["nodes"].values():
                 if node.get("message"):

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from trainwright.authoring.schedules import timing
+from trainwright.authoring.schedules import declaration
 
 NAMES = {"MON": 1, "FRI": 5, "JAN": 1}
 
@@ -58,16 +58,16 @@ def test_the_times_are_those_that_counting_every_minute_finds(zone: str) -> None
     clocks = [(moment, moment.astimezone(where)) for moment in minutes]
     for cron in CRONS:
         expected = [moment for moment, clock in clocks if fires(cron, clock)]
-        found = islice(timing.firings(cron, where, start), len(expected) + 1)
+        found = islice(declaration.firings(cron, where, start), len(expected) + 1)
         within = [time for found_at in found if (time := found_at.astimezone(UTC)) <= minutes[-1]]
         assert within == expected, cron
 
 
 def test_a_time_that_the_clocks_skip_does_not_fire_and_one_that_they_repeat_fires_twice() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    spring = timing.firings("0 30 2 * * *", berlin, datetime(2027, 3, 27, 12, tzinfo=UTC))
+    spring = declaration.firings("0 30 2 * * *", berlin, datetime(2027, 3, 27, 12, tzinfo=UTC))
     assert next(spring).day == 29, "on 2027-03-28 there is no 02:30"
-    autumn = timing.firings("0 30 2 * * *", berlin, datetime(2026, 10, 24, 12, tzinfo=UTC))
+    autumn = declaration.firings("0 30 2 * * *", berlin, datetime(2026, 10, 24, 12, tzinfo=UTC))
     assert [time.astimezone(UTC).hour for time in islice(autumn, 2)] == [0, 1]
 
 
@@ -87,7 +87,7 @@ def test_a_time_that_the_clocks_skip_does_not_fire_and_one_that_they_repeat_fire
 )
 def test_what_the_controller_reads_otherwise_or_not_at_all_is_refused(cron: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        timing.checked(cron)
+        declaration.check_cron(cron)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_the_controller_reads_otherwise_or_not_at_all_is_refused(cron: str,
 def test_a_zone_is_translated_where_it_can_be_exactly(
     cron: str, wanted: str, cluster: str, found: str
 ) -> None:
-    assert timing.translated(cron, ZoneInfo(wanted), ZoneInfo(cluster)) == found
+    assert declaration.translated(cron, ZoneInfo(wanted), ZoneInfo(cluster)) == found
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,15 @@ def test_a_zone_is_translated_where_it_can_be_exactly(
 )
 def test_a_zone_that_cannot_be_translated_is_refused(cron: str, wanted: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        timing.translated(cron, ZoneInfo(wanted), ZoneInfo("UTC"))
+        declaration.translated(cron, ZoneInfo(wanted), ZoneInfo("UTC"))
 
 
 def test_an_interval_fires_evenly() -> None:
     start = datetime(2026, 11, 20, tzinfo=UTC)
-    found = list(islice(timing.every(3600, start), 3))
+    found = list(islice(declaration.every(3600, start), 3))
     assert found == [start + timedelta(hours=hour) for hour in (1, 2, 3)]
     later = start + timedelta(minutes=150)
-    assert next(timing.every(3600, later, start)) == start + timedelta(hours=3), "it counts from its making"
-    assert next(timing.every(3600, start, later)) == later + timedelta(hours=1)
+    assert next(declaration.every(3600, later, start)) == start + timedelta(hours=3), (
+        "it counts from its making"
+    )
+    assert next(declaration.every(3600, start, later)) == later + timedelta(hours=1)

@@ -37,11 +37,7 @@ class Answer:
 
 
 class ClusterReader:
-    """A Kubernetes cluster as the caller may read it. Nothing is changed.
-
-    Args:
-        client: A configured client.
-    """
+    """A Kubernetes cluster as the caller may read it. Nothing is changed."""
 
     def __init__(self, client: k8s.ApiClient) -> None:
         self._client = client

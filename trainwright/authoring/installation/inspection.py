@@ -11,7 +11,7 @@ from trainwright.authoring import catalog
 from trainwright.authoring.installation.cluster_reader import Answer, ClusterReader, Object
 from trainwright.authoring.submission.connection import Connection, document
 from trainwright.authoring.terminal import Diagnostic
-from trainwright.errors import DependencyError, InputError, PermissionRefused, TrainwrightError
+from trainwright.errors import ERRORS, DependencyError, InputError, PermissionRefused
 from trainwright.yaml_reader import read_yaml, read_yaml_documents
 
 OLDEST = (2, 17)
@@ -91,9 +91,8 @@ def require(findings: Sequence[Diagnostic]) -> None:
     missing = [finding for finding in findings if finding.state == "miss"]
     if not missing:
         return
-    errors: dict[int, type[TrainwrightError]] = {kind.code: kind for kind in (InputError, PermissionRefused)}
     codes = {finding.code for finding in missing}
-    error = errors.get(codes.pop(), DependencyError) if len(codes) == 1 else DependencyError
+    error = ERRORS[codes.pop()] if len(codes) == 1 else DependencyError
     names = ", ".join(finding.name for finding in missing)
     raise error(f"this installation is not ready: {names}", hint="See the lines above.")
 
@@ -119,13 +118,7 @@ def _inspect_api(api: Connection, profiles: bool) -> Iterator[Diagnostic]:
 
 
 class _ClusterInspection:
-    """Inspects the cluster below an installation.
-
-    Args:
-        cluster: The cluster.
-        namespace: The namespace of the runs' pods.
-        profiles: The installation has profiles.
-    """
+    """Inspects the cluster below an installation; ``namespace`` is that of the runs' pods."""
 
     def __init__(self, cluster: ClusterReader, namespace: str, profiles: bool) -> None:
         self._cluster, self._namespace, self._profiles = cluster, namespace, profiles
@@ -406,13 +399,11 @@ class _ClusterInspection:
         return Diagnostic("claim", "ok", f"{CLAIM} is bound, {', '.join(modes)}")
 
     def _trust(self) -> Diagnostic:
-        answer = self._get("configmaps", "trainwright-trust")
-        if answer.state == "hidden":
-            return Diagnostic("trust", "?", "the caller may not read ConfigMap trainwright-trust")
-        if answer.state == "absent":
-            text = f"no ConfigMap trainwright-trust in {self._namespace}: promote_model ends with 10"
-            return Diagnostic("trust", "note", text, "It has keys and policy: see deploy/trust.yaml.")
-        return Diagnostic("trust", "ok", f"ConfigMap trainwright-trust has {', '.join(sorted(answer.data))}")
+        answer, name = self._get("configmaps", "trainwright-trust"), "ConfigMap trainwright-trust"
+        text = f"no {name} in {self._namespace}: promote_model ends with 10"
+        absent = Diagnostic("trust", "note", text, "It has keys and policy: see deploy/trust.yaml.")
+        found = f"{name} has {', '.join(sorted(answer.data))}"
+        return self._existence("trust", answer.state, name, found, absent)
 
     def _mlflow(self) -> Diagnostic:
         spaces = dict.fromkeys([self._namespace, self._system, "mlflow"])

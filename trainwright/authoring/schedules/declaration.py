@@ -1,24 +1,136 @@
-"""The file of schedules, validated before any call of the API."""
+"""The file of schedules and their fire times, validated before any call of the API."""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from cronsim import CronSim, CronSimError
 from pydantic import Field, model_validator
 
 from trainwright.authoring import arguments as experiments
 from trainwright.authoring import catalog
-from trainwright.authoring.schedules import timing
 from trainwright.authoring.submission import order, provenance, runs
 from trainwright.authoring.submission.order import Package
 from trainwright.errors import InputError
 from trainwright.experiment import Section, Triggers
+
+FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
+_PART = r"([0-9]+|[A-Za-z]{3})"
+_TERM = re.compile(rf"(\*|\?|{_PART}(-{_PART})?)(/[0-9]+)?")
+_DAY, _HOUR = 24 * 60, 60
+YEARS = 3
+COMPARED = 400
+"""Firings by which a translation is tried: more than a year of daily ones."""
+
+
+def time_zone(name: str) -> ZoneInfo:
+    """Return a time zone."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"there is no time zone {name!r}; write it as Europe/Berlin, or UTC") from None
+
+
+def check_cron(cron: str) -> str:
+    """Return a cron expression that both the controller and we read the same way.
+
+    The controller reads cron with robfig/cron 1.2: six fields, seconds first; with five, the first is taken
+    for the seconds, and ``10 10 * * *`` runs every hour.
+    """
+    fields = cron.split()
+    if len(fields) != len(FIELDS):
+        text = "six fields, seconds first: 0 30 2 * * * is 02:30 every day"
+        raise ValueError(f"{len(fields)} fields; Kubeflow takes {text}")
+    for name, field in zip(FIELDS, fields, strict=True):
+        if not all(_TERM.fullmatch(term) for term in field.split(",")):
+            raise ValueError(f"{name}: {field!r} cannot be read")
+    if not re.fullmatch("[0-9]+", fields[0]):
+        raise ValueError(f"second: {fields[0]!r} starts more than one run a minute; write one number")
+    if re.search(r"\b7\b", fields[5]):
+        raise ValueError("day of week: 7 is refused by the controller; Sunday is 0")
+    try:
+        CronSim(" ".join(fields).replace("?", "*"), datetime.now(UTC))
+    except CronSimError as error:
+        raise ValueError(f"{str(error).lower()} in {cron!r}") from None
+    return " ".join(fields)
+
+
+def firings(cron: str, where: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """Yield the moments at which a cron expression fires after a moment, in its zone.
+
+    A time that a change of the clocks skips does not fire, and one that it repeats fires twice: that is what
+    the controller does.
+    """
+    yield from CronSim(cron.replace("?", "*"), after.astimezone(where))
+
+
+def every(interval_s: int, after: datetime, begun: datetime | None = None) -> Iterator[datetime]:
+    """Yield the moments after another one at which an interval fires."""
+    step = timedelta(seconds=interval_s)
+    begun = begun or after
+    moment = begun + max((after - begun) // step, 0) * step
+    while True:
+        moment += step
+        yield moment
+
+
+def translated(cron: str, wanted: ZoneInfo, cluster: ZoneInfo) -> str:
+    """Return the expression that fires in the cluster's zone when the given one fires in the wanted zone.
+
+    The controller has one zone for the whole installation: ``CRON_SCHEDULE_TIMEZONE``.
+    """
+    if wanted.key == cluster.key:
+        return cron
+    start = datetime(datetime.now(UTC).year, 1, 1, tzinfo=UTC)
+    moments = [start + timedelta(hours=12 * number) for number in range(YEARS * 2 * 365)]
+    shifts = {_minutes(moment, wanted) - _minutes(moment, cluster) for moment in moments}
+    if len(shifts) > 1:
+        raise ValueError(
+            f"the clocks of {wanted.key} and of the cluster ({cluster.key}) do not change together, and a "
+            f"recurring run has no zone of its own; write the time in {cluster.key}"
+        )
+    found = _shifted(cron, shifts.pop())
+    pairs = (firings(cron, wanted, start), firings(found, cluster, start)) if found else ()
+    same = pairs and all(a == b for a, b in islice(zip(*pairs, strict=False), COMPARED))
+    if not same:
+        text = f"{cron!r} in {wanted.key} cannot be written in {cluster.key}, the cluster's zone"
+        raise ValueError(f"{text}; write the time in {cluster.key}")
+    return found
+
+
+def _minutes(moment: datetime, where: ZoneInfo) -> int:
+    offset = moment.astimezone(where).utcoffset() or timedelta()
+    return int(offset.total_seconds()) // 60
+
+
+def _shifted(cron: str, minutes: int) -> str:
+    """Write an expression so many minutes earlier; empty if it cannot be written as one."""
+    fields = cron.replace("?", "*").split()
+    read = CronSim(" ".join(fields), datetime.now(UTC))
+    times = {hour * _HOUR + minute - minutes for hour in read.hours for minute in read.minutes}
+    within = {time % _DAY for time in times}
+    hours, mins = {time // _HOUR for time in within}, {time % _HOUR for time in within}
+    days = {time // _DAY for time in times}
+    if len(hours) * len(mins) != len(within):
+        return ""
+    if days != {0} and fields[3:] != ["*", "*", "*"]:
+        if len(days) > 1 or fields[3:5] != ["*", "*"]:
+            return ""
+        moved = {(int(day) + min(days)) % 7 for day in read.weekdays if isinstance(day, int)}
+        fields[5] = _written(moved, 7)
+    return " ".join([fields[0], _written(mins, 60), _written(hours, 24), *fields[3:]])
+
+
+def _written(values: set[int], count: int) -> str:
+    return "*" if len(values) == count else ",".join(map(str, sorted(values)))
+
 
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
 TIMES = 5
@@ -57,14 +169,14 @@ class Schedule(Section):
         if bool(self.cron) != bool(self.zone):
             raise ValueError("cron and zone go together")
         if self.cron:
-            timing.checked(self.cron)
-            timing.zone(self.zone)
+            check_cron(self.cron)
+            time_zone(self.zone)
         return self
 
     def cron_in(self, cluster_zone: str) -> str:
         """Return the cron expression in the cluster's zone."""
-        cron = timing.checked(self.cron)
-        return timing.translated(cron, timing.zone(self.zone), timing.zone(cluster_zone))
+        cron = check_cron(self.cron)
+        return translated(cron, time_zone(self.zone), time_zone(cluster_zone))
 
 
 class Schedules(Section):
@@ -83,7 +195,7 @@ class Schedules(Section):
 
     @model_validator(mode="after")
     def _translatable(self) -> Self:
-        timing.zone(self.cluster_zone)
+        time_zone(self.cluster_zone)
         for name, schedule in self.schedules.items():
             if schedule.cron:
                 try:
@@ -137,9 +249,9 @@ class DeclaredSchedule:
             begun: When it was created, from which an interval is counted; None for ``moment``.
         """
         if self.schedule.interval_s:
-            return list(islice(timing.every(self.schedule.interval_s, moment, begun), count))
-        zone = timing.zone(self.schedule.zone)
-        found = timing.firings(self.cron, timing.zone(self.cluster_zone), moment)
+            return list(islice(every(self.schedule.interval_s, moment, begun), count))
+        zone = time_zone(self.schedule.zone)
+        found = firings(self.cron, time_zone(self.cluster_zone), moment)
         return [time.astimezone(zone) for time in islice(found, count)]
 
 
