@@ -13,7 +13,7 @@ from tests.launch.recordings import Recording, Seen, load, refusals
 from tests.launch.test_diagnosis_recordings import observe
 from trainwright.errors import InputError, TrainwrightError, TransientError
 from trainwright.launch.agent.rank_errors import RankError, begin_round, round_folder
-from trainwright.launch.cluster.failure_report import creation_failure
+from trainwright.launch.cluster.launcher import creation_failure
 from trainwright.launch.cluster.responses import ApiCall, ApiConflict, ApiUnavailable, rejection
 from trainwright.launch.diagnosis import state
 from trainwright.launch.diagnosis.diagnosis import (

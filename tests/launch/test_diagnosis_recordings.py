@@ -13,13 +13,13 @@ from tests.launch.objects import count_interruptions, losses_of
 from tests.launch.recordings import DATA, Recording, Seen, load
 from tests.launch.streams import Change, bodies
 from tests.launch.streams import load as load_stream
-from trainwright.launch.completion import Completion
-from trainwright.launch.diagnosis import workload
+from trainwright.launch.diagnosis import state
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose
 from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure
+from trainwright.launch.job_directory import Completion
 
 MARKER = Completion(attempt="attempt-1", outputs={"model": "abc"})
 RUNS = "not ended"
@@ -471,7 +471,7 @@ def test_the_queue_and_the_flavor_of_an_admission_are_said_until_the_pods_run() 
 
 
 def test_the_one_who_preempted_is_read_from_the_workload() -> None:
-    found = [workload.read_workload(body).preemptor for body in bodies("preempted", "workloads")]
+    found = [state.read_workload(body).preemptor for body in bodies("preempted", "workloads")]
     (job,) = {body["metadata"]["uid"] for body in bodies("preemptor", "pytorchjobs")}
     assert set(found) == {"", job}
 
@@ -482,6 +482,6 @@ def test_a_flavor_that_is_only_in_use_now_is_waited_for() -> None:
         "considered podsets requests (0) + current podset request (20) > maximum capacity (16), "
         "insufficient unused quota for cpu in flavor large, 4 more needed"
     )
-    assert not workload.can_never_be_admitted("Pending", said)
+    assert not state.can_never_be_admitted("Pending", said)
     other = "couldn't assign flavors to pod set b: resource x/y unavailable in ClusterQueue"
-    assert workload.can_never_be_admitted("Pending", f"{said}; {other}")
+    assert state.can_never_be_admitted("Pending", f"{said}; {other}")

@@ -18,12 +18,12 @@ from tests.launch.objects import (
     seen,
 )
 from trainwright.errors import DependencyError
-from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose, limit_failure
 from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure
+from trainwright.launch.job_directory import Completion
 
 QUEUE = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
 WORKLOAD = "pytorchjob-tw-3fa1c"

@@ -13,7 +13,7 @@ from trainwright.experiment import Tuning
 from trainwright.tune import study as studies
 from trainwright.tune.controller import search
 from trainwright.tune.space import SearchSpace
-from trainwright.tune.terminal import TrialLines
+from trainwright.tune.tracking import TrialLines
 
 OUTCOME = "outcome.json"
 TUNING: dict[str, Any] = {

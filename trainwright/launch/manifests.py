@@ -11,8 +11,7 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment.resources import VolumeMount
 from trainwright.launch import kubernetes_names
-from trainwright.launch.job import Job
-from trainwright.launch.placement import GPU, node_labels, tolerations
+from trainwright.launch.job import GPU, Job, node_labels, tolerations
 
 Body = dict[str, Any]
 

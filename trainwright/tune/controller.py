@@ -17,7 +17,7 @@ from trainwright.documents import Document
 from trainwright.errors import InputError, InternalError, Preempted
 from trainwright.experiment import Resources, Training
 from trainwright.experiment.tuning import Tuning
-from trainwright.launch import signals
+from trainwright.launch.launcher import collect_signals
 from trainwright.train.config import TrialMetrics
 from trainwright.train.submit import TrainRequest
 from trainwright.tune import asha
@@ -25,7 +25,7 @@ from trainwright.tune.checks import job_hour_of
 from trainwright.tune.report import Trial
 from trainwright.tune.space import SearchSpace
 from trainwright.tune.study import Study
-from trainwright.tune.terminal import TrialObserver
+from trainwright.tune.tracking import TrialObserver
 from trainwright.tune.trial import TrialFailure, TrialProcess, TrialSpec, remove_checkpoints
 
 ENCODED = "encoded"
@@ -137,7 +137,7 @@ class _Pool:
     @contextlib.contextmanager
     def stopping(self) -> Iterator[list[int]]:
         """Stop all trainings whatever happens; yield the signals that came."""
-        with signals.collect_signals() as received:
+        with collect_signals() as received:
             try:
                 yield received
             except _Stopping as stopping:

@@ -22,8 +22,7 @@ from trainwright.tune.page import summary as summarize
 from trainwright.tune.page import write_page
 from trainwright.tune.report import Confirmation, StudyReport, Trial
 from trainwright.tune.study import open_study
-from trainwright.tune.terminal import TrialLines, TrialObserver
-from trainwright.tune.tracking import StudyServer, StudyTracking, tracked
+from trainwright.tune.tracking import StudyServer, StudyTracking, TrialLines, TrialObserver, tracked
 from trainwright.tune.trial import TrialCurves, TrialFailure
 
 

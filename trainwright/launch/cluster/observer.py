@@ -17,8 +17,14 @@ import urllib3
 
 from trainwright.errors import DependencyError, PermissionRefused, TrainwrightError, TransientError
 from trainwright.launch.cluster.api import Api, Selection
-from trainwright.launch.cluster.deletion import belongs_to
-from trainwright.launch.cluster.lease import RENEW_S, LeasedJob, LeaseLost, LeaseRenewal, holder_of
+from trainwright.launch.cluster.lease import (
+    RENEW_S,
+    LeasedJob,
+    LeaseLost,
+    LeaseRenewal,
+    belongs_to,
+    holder_of,
+)
 from trainwright.launch.cluster.responses import (
     ApiConflict,
     ApiGone,
@@ -28,7 +34,7 @@ from trainwright.launch.cluster.responses import (
     Object,
 )
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.workload import read_workload
+from trainwright.launch.diagnosis.state import read_workload
 from trainwright.retries import Backoff
 
 LISTED = "LISTED"

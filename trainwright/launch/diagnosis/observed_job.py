@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainwright.launch.diagnosis import state, workload
-from trainwright.launch.diagnosis.state import JobState, Object, PodState, parse_time
-from trainwright.launch.diagnosis.workload import Workload
+from trainwright.launch.diagnosis import state
+from trainwright.launch.diagnosis.state import JobState, Object, PodState, Workload, parse_time
 
 MAX_LOG = 65_536
 """Characters kept of the end of a log."""
@@ -130,7 +129,7 @@ class ObservedJob:
 
     def update_workload(self, body: Object, *, preemptor: str = "") -> None:
         """Add Kueue's Workload of the job, and the kind and name of the job that took its quota, if known."""
-        found = workload.read_workload(body)
+        found = state.read_workload(body)
         self.workload, self.preemptor, self._missing = found, preemptor, None
         key = f"{found.uid}/QuotaReserved"
         self._events.pop(key, None)

@@ -5,8 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainwright.launch.diagnosis.observed_job import Event, ObservedJob
-from trainwright.launch.diagnosis.state import MAIN_CONTAINERS, JobState, PodState, StatusReason
-from trainwright.launch.diagnosis.workload import can_never_be_admitted, preemption_cause
+from trainwright.launch.diagnosis.state import (
+    MAIN_CONTAINERS,
+    JobState,
+    PodState,
+    StatusReason,
+    can_never_be_admitted,
+    preemption_cause,
+)
 
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
