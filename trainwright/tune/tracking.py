@@ -11,11 +11,10 @@ tag that it was created with, and a value that is sent twice counts once.
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from trainwright.documents import canonical
 from trainwright.errors import TrainwrightError
@@ -37,8 +36,8 @@ _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "infeasible": "FAILED"}
 _Action: TypeAlias = "Callable[[MlflowClient], None]"
 
 
-class TrialObserver(Protocol):
-    """Observe the trials of a search."""
+class TrialObserver:
+    """Observes the trials of a search; the methods of this class do nothing."""
 
     def on_start(self, trial: Trial) -> None:
         """Observe a trial that starts, resumes, or is adopted."""
@@ -115,7 +114,10 @@ class StudyServer:
 
 
 class StudyTracking(TrialObserver):
-    """Sends the trials of a study to MLflow, from a thread of its own; does nothing without a server."""
+    """Sends the trials of a study to MLflow, from a thread of its own; does nothing without a server.
+
+    A trial that starts is not sent: its training creates its run.
+    """
 
     def __init__(self, server: StudyServer | None) -> None:
         self._server = server
@@ -135,12 +137,6 @@ class StudyTracking(TrialObserver):
             name: Number of a trial, or name of a training that confirms one.
         """
         return asdict(self._nested(name)) if self._server else {}
-
-    def on_start(self, trial: Trial) -> None:
-        """Send nothing: the training of the trial creates its run."""
-
-    def on_wait(self, trial: Trial, sentence: str) -> None:
-        """Send nothing."""
 
     def on_end(self, trial: Trial) -> None:
         """Send a trial that has ended or paused; returns at once."""
@@ -231,13 +227,3 @@ def _log(
         ],
         tags=[RunTag(name, value[:5000]) for name, value in tags.items() if value],
     )
-
-
-@contextmanager
-def tracked(server: StudyServer | None) -> Iterator[StudyTracking]:
-    """Send the trials of a study while the context lasts."""
-    tracking = StudyTracking(server)
-    try:
-        yield tracking
-    finally:
-        tracking.close()
