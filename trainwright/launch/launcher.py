@@ -62,7 +62,7 @@ class Stopped(BaseException):
 def collect_signals() -> Iterator[list[int]]:
     """Collect the signals that come, for a caller that polls."""
     received: list[int] = []
-    with _signal_handlers(received.append):
+    with signal_handlers(received.append):
         yield received
 
 
@@ -76,12 +76,13 @@ def raise_on_signal() -> Iterator[None]:
         if len(received) == 1:
             raise Stopped(number)
 
-    with _signal_handlers(stop):
+    with signal_handlers(stop):
         yield
 
 
 @contextmanager
-def _signal_handlers(react: Callable[[int], None]) -> Iterator[None]:
+def signal_handlers(react: Callable[[int], None]) -> Iterator[None]:
+    """React to SIGTERM and SIGINT while the context lasts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

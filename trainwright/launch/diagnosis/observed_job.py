@@ -56,17 +56,6 @@ class ObservedJob:
         self.preemptor = ""
         self._missing: tuple[float, float] | None = None
 
-    def update(self, kind: str, change: str, body: Object) -> None:
-        """Add an event of a watch: kind, change (``ADDED``, ``MODIFIED`` or ``DELETED``) and object."""
-        gone = change == "DELETED"
-        match kind:
-            case "PyTorchJob" | "TrainJob":
-                self.update_job(body, gone=gone)
-            case "Pod":
-                self.update_pod(body, gone=gone)
-            case "Event" if not gone:
-                self.add_event(body)
-
     def update_job(self, job: Object, *, gone: bool = False) -> None:
         """Add a version of the job; ``gone`` marks the last one of a removed job."""
         uid = job["metadata"].get("uid", "")
