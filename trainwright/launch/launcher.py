@@ -24,14 +24,11 @@ def resolve_launcher(name: str, service_account: Path = SERVICE_ACCOUNT) -> str:
     return name
 
 
-def create_launcher(
-    name: str, *, workflow: str = "", outage_s: float = 900.0, pending_s: float = 1800.0
-) -> Launcher:
+def create_launcher(name: str, *, outage_s: float = 900.0, pending_s: float = 1800.0) -> Launcher:
     """Create a launcher by name; only the one that is chosen loads its libraries.
 
     Args:
         name: ``local``, ``pytorchjob`` or ``trainjob``.
-        workflow: The Argo workflow that owns a cluster's job; empty: the one that this pod belongs to.
         outage_s: Longest outage of the cluster's API to retry through.
         pending_s: Seconds until all pods have to run, time in a queue excluded.
 
@@ -45,9 +42,7 @@ def create_launcher(
     from trainwright.launch.cluster.api import JOB_KINDS
     from trainwright.launch.cluster.launcher import ClusterLauncher
 
-    return ClusterLauncher.in_cluster(
-        JOB_KINDS[name], workflow=workflow, outage_s=outage_s, pending_s=pending_s
-    )
+    return ClusterLauncher.in_cluster(JOB_KINDS[name], outage_s=outage_s, pending_s=pending_s)
 
 
 class Stopped(BaseException):

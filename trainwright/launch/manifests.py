@@ -82,9 +82,9 @@ def make_manifest(job: Job, kind: str, owner: Body | None = None) -> Body:
     return body
 
 
-def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Body:
+def owner_reference(workflow: str, uid: str) -> Body:
     """Return a reference to the owner, which may go before the job: to block that takes another right."""
-    owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": workflow, "uid": uid}
     return owner | {"controller": False, "blockOwnerDeletion": False}
 
 

@@ -100,7 +100,6 @@ class TrainingRows:
     """
 
     source: RowSource
-    network: Tabular
     training: ResolvedTraining
     job_directory: Path
     encoded: Path
@@ -133,7 +132,7 @@ class TrainingRows:
         target = target_of(labels, source.snapshot.target, source.label)
         weights = class_weights(target, training.objective)
         rows = encode(source, transforms, parts, folder, ranks, training.feeding, weights)
-        return cls(source, network, training, job_directory, folder, ranks, transforms, labels, target, rows)
+        return cls(source, training, job_directory, folder, ranks, transforms, labels, target, rows)
 
     @property
     def outputs(self) -> Outputs:

@@ -73,10 +73,13 @@ _MAX_COMMANDS = 8
 class ClusterLauncher:
     """Submits jobs to a cluster, monitors them and reports how they ended.
 
-    The Argo workflow ``workflow`` owns the job; empty: none does, and its lease and deadline end it.
+    The Argo workflow ``workflow`` owns the job: None for that of this pod; empty: none does, and its lease
+    and deadline end it.
     """
 
-    def __init__(self, api: Api, *, workflow: str = "", settings: ClusterSettings | None = None) -> None:
+    def __init__(
+        self, api: Api, *, workflow: str | None = "", settings: ClusterSettings | None = None
+    ) -> None:
         self._api, self._workflow, self._settings = api, workflow, settings or ClusterSettings()
         self.name, self._holder = api.kind.name, new_holder()
         self._leased: LeasedJob | None = None
@@ -84,9 +87,9 @@ class ClusterLauncher:
 
     @classmethod
     def in_cluster(
-        cls, kind: JobKind, *, workflow: str = "", outage_s: float = 900.0, pending_s: float = 1800.0
+        cls, kind: JobKind, *, outage_s: float = 900.0, pending_s: float = 1800.0
     ) -> "ClusterLauncher":
-        """Use the service account of this pod, and its workflow unless another one is named."""
+        """Use the service account of this pod, and its workflow."""
         settings = k8s.Configuration()
         try:
             config.load_incluster_config(client_configuration=settings)
@@ -99,7 +102,7 @@ class ClusterLauncher:
             ) from None
         settings.retries = False
         api = Api(k8s.ApiClient(settings), namespace, kind, RetryPolicy(outage_s=outage_s))
-        return cls(api, workflow=workflow or own_workflow(api), settings=ClusterSettings(pending_s=pending_s))
+        return cls(api, workflow=None, settings=ClusterSettings(pending_s=pending_s))
 
     def run(self, job: Job) -> Result:
         """Run a job to its end, or adopt it where it already runs.
@@ -158,15 +161,14 @@ class ClusterLauncher:
                 current = dataclasses.replace(current, folder=job_directory.copy_attempt(job.folder, inputs))
 
     def _owner(self) -> dict[str, Any] | None:
-        if not self._workflow:
+        name = own_workflow(self._api) if self._workflow is None else self._workflow
+        if not name:
             return None
-        found = self._api.workflow(self._workflow)
+        found = self._api.workflow(name)
         if found is None:
-            sys.stderr.write(f"there is no workflow {self._workflow}: the job has no owner\n")
+            sys.stderr.write(f"there is no workflow {name}: the job has no owner\n")
             return None
-        return manifests.owner_reference(
-            "argoproj.io/v1alpha1", "Workflow", self._workflow, found["metadata"]["uid"]
-        )
+        return manifests.owner_reference(name, found["metadata"]["uid"])
 
     def _submit(self, job: Job, owner: dict[str, Any] | None) -> LeasedJob:
         """Create or adopt the job."""

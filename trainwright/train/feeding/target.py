@@ -157,7 +157,24 @@ def require_learnable(found: LabelStats, described: SnapshotTarget, name: str, s
         DataRefused: There are not two classes, or two different numbers.
     """
     require_in_range(found, described, name, split)
-    _require_different(found, described, name, split)
+    where, rest = f"split {split!r} of the training set", f"{found.missing:,} rows have none"
+    if found.kind == "regression":
+        if found.rows and found.low[0] < found.high[0]:
+            return
+        value = f"is {found.low[0]:g} in {found.rows:,} rows" if found.rows else "has no value"
+        raise DataRefused(f"label {name!r} {value}; {rest}", where=where, hint="There is nothing to learn.")
+    if len(found.counts) >= _TWO:
+        return
+    counts = (
+        f"{found.counts.get(1, 0):,} ones and {found.counts.get(0, 0):,} zeros"
+        if found.classes <= _TWO
+        else ", ".join(f"{rows:,} of class {class_name(described, at)}" for at, rows in found.counts.items())
+    )
+    raise DataRefused(
+        f"label {name!r} has {counts}; {rest}",
+        where=where,
+        hint="Training needs rows of at least two classes: check the label, or the split's time span.",
+    )
 
 
 def require_in_range(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
@@ -181,27 +198,6 @@ def require_in_range(found: LabelStats, described: SnapshotTarget, name: str, sp
     if described.classes and high >= len(described.classes):
         what = f"{shown}; the snapshot names {len(described.classes)} classes"
         raise InputError(what, where=where, hint=hint)
-
-
-def _require_different(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
-    where, rest = f"split {split!r} of the training set", f"{found.missing:,} rows have none"
-    if found.kind == "regression":
-        if found.rows and found.low[0] < found.high[0]:
-            return
-        value = f"is {found.low[0]:g} in {found.rows:,} rows" if found.rows else "has no value"
-        raise DataRefused(f"label {name!r} {value}; {rest}", where=where, hint="There is nothing to learn.")
-    if len(found.counts) >= _TWO:
-        return
-    counts = (
-        f"{found.counts.get(1, 0):,} ones and {found.counts.get(0, 0):,} zeros"
-        if found.classes <= _TWO
-        else ", ".join(f"{rows:,} of class {class_name(described, at)}" for at, rows in found.counts.items())
-    )
-    raise DataRefused(
-        f"label {name!r} has {counts}; {rest}",
-        where=where,
-        hint="Training needs rows of at least two classes: check the label, or the split's time span.",
-    )
 
 
 def target_values(column: pa.Array, kind: str) -> NDArray[np.float32] | NDArray[np.int32]:

@@ -61,7 +61,6 @@ class TrainRequest:
         image: Image of the job's pods.
         run: Address of the model artifact: the same at every retry of the same step of the same run.
         step: Settings of the pipeline for the step itself, by the names of ``dsl.TaskConfig``'s fields.
-        workflow: The Argo workflow of the run, which owns a cluster's job; empty if there is none.
     """
 
     training_set: Path
@@ -72,7 +71,6 @@ class TrainRequest:
     image: str
     run: str
     step: Mapping[str, Any] = field(default_factory=dict)
-    workflow: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,10 +182,7 @@ class _Prepared:
         _write_config(self.config, folder, self.launcher, self.resources)
         if launcher is None:
             launcher = launchers.create_launcher(
-                self.launcher,
-                workflow=self.request.workflow,
-                outage_s=self.resources.outage_s,
-                pending_s=self.resources.pending_s,
+                self.launcher, outage_s=self.resources.outage_s, pending_s=self.resources.pending_s
             )
         return launcher.run(_job(self, folder, task))
 
