@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.tune.trainings import NETWORK, TRAINING, request
 from trainwright.errors import TrainwrightError
+from trainwright.experiment import Resources, Tuning
 from trainwright.tune import study as studies
-from trainwright.tune.checks import check_search
+from trainwright.tune.checks import SearchPlan
 from trainwright.tune.controller import search
+from trainwright.tune.space import SearchSpace
 from trainwright.tune.tracking import TrialLines
 
 OUTCOME = "outcome.json"
@@ -29,9 +31,12 @@ def main(folder: Path, training_set: Path, options: dict[str, Any]) -> int:
     network = options.get("network", NETWORK)
     training = TRAINING | options.get("training", {})
     asked = request(training_set, training=training, resources=options.get("resources", {}))
-    asked = replace(asked, network=network)
+    tuning = Tuning.check(TUNING | options.get("tuning", {}), "tuning")
+    space = SearchSpace.of(tuning, network, training)
+    # Not checked: some searches have trials that cannot be trained.
+    resources = Resources.parse(asked.resources, "resources")
+    plan = SearchPlan(tuning, space, resources, asked, "local", job_hour=None)
     try:
-        plan = check_search(asked, TUNING | options.get("tuning", {}))
         with studies.open_study(folder, {"study": "test"}, plan.space, shared=False) as study:
             lines = TrialLines(sys.stderr, plan.tuning.direction)
             ended = search(study, plan, folder=folder, observer=lines)
