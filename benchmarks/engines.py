@@ -109,7 +109,7 @@ EVALUATE = """
 
 SCORE = """
     from trainwright.artifacts import Model, Snapshot
-    from trainwright.score.pieces import SplitToScore, score_here, score_on_engine
+    from trainwright.score.score import SplitToScore, score_here, score_on_engine
     model, rows = data / "model1" / "model", data / "set"
     snapshot = Snapshot.read(rows)
     asked = Model.read(model).digest, SplitToScore(rows, snapshot, snapshot.digest, "evaluate"), out / "made"

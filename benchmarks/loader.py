@@ -63,7 +63,7 @@ from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.process_group import process_group
 from trainwright.train.feeding.target import merge_labels
 from trainwright.train.feeding.loader import Loader
-from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.loader import SampleOrder
 from trainwright.train.feeding.rows import RowSource, encode, fit
 from trainwright.train.config import input_kinds
 from trainwright.train.step import Stepper

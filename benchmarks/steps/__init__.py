@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from trainwright.experiment import LanguageModel, ResolvedTraining
 from trainwright.train.architectures import Architecture, Inputs
-from trainwright.train.feeding.loader import Batch
-from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.loader import Batch, SampleOrder
 from trainwright.train.loop import TrainingLoop
 from trainwright.train.process_group import Ranks
 from trainwright.train.step import Stepper

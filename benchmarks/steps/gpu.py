@@ -28,8 +28,7 @@ from trainwright.experiment import LanguageModel, ResolvedTraining
 from trainwright.experiment.training import Checkpointing, Feeding
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.checkpoint import Checkpointer, committed
-from trainwright.train.feeding.loader import Loader
-from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.loader import Loader, SampleOrder
 from trainwright.train.feeding.tokens import TokenSequences, TokenSource, count_tokens, encode_tokens
 from trainwright.train.loop import TrainingLoop
 from trainwright.train.parallel import make_deterministic

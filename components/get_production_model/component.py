@@ -37,7 +37,7 @@ def get_production_model(
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
     from trainwright.experiment import Registry
-    from trainwright.get_production_model.budget import check_budgets
+    from trainwright.get_production_model.production_version import check_budgets
     from trainwright.get_production_model.production_version import get_production_model as ask
 
     with reported("get_production_model"):

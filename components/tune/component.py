@@ -57,13 +57,13 @@ def tune(
 
     from trainwright.artifacts.metadata import describe
     from trainwright.errors import reported
-    from trainwright.tune.tune import TuneRequest
+    from trainwright.train.submit import TrainRequest
     from trainwright.tune.tune import tune as search
 
     with reported("tune"):
-        rows, sections = Path(training_set.path), (tuning, network, training, resources)
-        request = TuneRequest(rows, data_version, *sections, image, study.uri, vars(step))
-        tuned = search(request, *(Path(output.path) for output in (study, summary, report)))
+        rows, sections = Path(training_set.path), (network, training, resources)
+        request = TrainRequest(rows, data_version, *sections, image, study.uri, vars(step))
+        tuned = search(request, tuning, *(Path(output.path) for output in (study, summary, report)))
         metrics.metadata.update(tuned.metrics)
         describe("tune", study, report, summary, metrics)
     return (tuned.network, tuned.training, tuned.outcome)

@@ -9,7 +9,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from trainwright.canary.inference_service import ApiServer
+from trainwright.canary.canary import ApiServer
 
 TOKEN = "secret"  # noqa: S105
 PATH = "/apis/serving.kserve.io/v1beta1/namespaces/team-a/inferenceservices/flights"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.launch.agent.rank_errors import reported_rank
-from trainwright.launch.completion import Completion
+from trainwright.launch.job_directory import Completion
 
 _FAILS_AT = 3
 _MIB = 2**20

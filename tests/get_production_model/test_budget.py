@@ -7,7 +7,7 @@ import pytest
 
 from trainwright.errors import DependencyError, PermissionRefused
 from trainwright.experiment import Registry
-from trainwright.get_production_model.budget import check_budgets
+from trainwright.get_production_model.production_version import check_budgets
 from trainwright.tracking.run_log import RunEntry, RunLog, read_spending, start_of_month, write_log
 from trainwright.tracking.server import open_client
 

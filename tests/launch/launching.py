@@ -14,9 +14,8 @@ from tests.launch.standin.clusters import ADMIN
 from trainwright.launch.cluster.api import PYTORCHJOB, Api, JobKind, ServerClock
 from trainwright.launch.cluster.launcher import ClusterLauncher
 from trainwright.launch.cluster.monitor import ClusterSettings
-from trainwright.launch.completion import Completion
 from trainwright.launch.job import Job, Result
-from trainwright.launch.job_directory import create_attempt
+from trainwright.launch.job_directory import Completion, create_attempt
 from trainwright.launch.manifests import FOLDER
 from trainwright.retries import RetryPolicy
 

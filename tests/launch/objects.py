@@ -11,6 +11,18 @@ Object = dict[str, Any]
 JOB, UID = "tw", "job-1"
 
 
+def observe(observed: ObservedJob, kind: str, change: str, body: Object) -> None:
+    """Add an event of a watch: kind, change (``ADDED``, ``MODIFIED`` or ``DELETED``) and object."""
+    gone = change == "DELETED"
+    match kind:
+        case "PyTorchJob" | "TrainJob":
+            observed.update_job(body, gone=gone)
+        case "Pod":
+            observed.update_pod(body, gone=gone)
+        case "Event" if not gone:
+            observed.add_event(body)
+
+
 def losses_of(found: Iterable[Incident]) -> tuple[Loss, ...]:
     """Return the losses among incidents, weak ones excluded."""
     return tuple(Loss.of(entry) for entry in found if not entry.weak)

@@ -18,7 +18,7 @@ START = """
 import json, os, sys, time
 from pathlib import Path
 from trainwright import errors
-from trainwright.launch.completion import Completion
+from trainwright.launch.job_directory import Completion
 from trainwright.launch.agent.rank_errors import reported_rank
 folder, notes, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(os.environ["RANK"])
 number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

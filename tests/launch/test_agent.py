@@ -31,11 +31,11 @@ from trainwright.launch.agent.__main__ import Agent
 from trainwright.launch.agent.heartbeat import HeartbeatMonitor
 from trainwright.launch.agent.process_monitor import ProcessMonitor
 from trainwright.launch.agent.rank_errors import RankError, begin_round, first_error, rounds, upcoming_round
-from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis.diagnosis import read_report
 from trainwright.launch.failure import Failure
 from trainwright.launch.job_directory import (
     FAILED_ATTEMPT_FILE,
+    Completion,
     create_attempt,
     locked_attempt,
     newest_attempt,

@@ -38,8 +38,7 @@ from trainwright.errors import (
 from trainwright.launch import manifests
 from trainwright.launch import manifests as names
 from trainwright.launch.cluster.api import Api
-from trainwright.launch.cluster.deletion import wait_until_gone
-from trainwright.launch.cluster.lease import HOLDER, LEASE_UNTIL, create_or_adopt, holder_of
+from trainwright.launch.cluster.lease import HOLDER, LEASE_UNTIL, create_or_adopt, holder_of, wait_until_gone
 from trainwright.launch.job import Job
 from trainwright.launch.job_directory import create_attempt
 from trainwright.launch.manifests import SPEC_SHA256

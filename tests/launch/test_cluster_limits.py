@@ -228,7 +228,7 @@ def test_a_token_that_kubernetes_renews_is_read_again(
         def now(cls, tz: datetime.tzinfo | None = None) -> Self:
             return super().now(tz) + datetime.timedelta(minutes=2)
 
-    sent = ClusterLauncher.in_cluster(JOB_KINDS["pytorchjob"], workflow="run-1")._api.client.configuration
+    sent = ClusterLauncher.in_cluster(JOB_KINDS["pytorchjob"])._api.client.configuration
     assert sent.auth_settings()["BearerToken"]["value"] == "bearer secret"
     (tmp_path / "token").write_text("renewed")
     monkeypatch.setattr(incluster_config.datetime, "datetime", Later)
@@ -238,7 +238,7 @@ def test_a_token_that_kubernetes_renews_is_read_again(
 @pytest.mark.usefixtures("in_a_pod")
 @pytest.mark.parametrize("name", list(JOB_KINDS))
 def test_a_launcher_has_the_limits_that_it_is_created_with(name: str) -> None:
-    made = create_launcher(name, workflow="run-1", outage_s=77, pending_s=88)
+    made = create_launcher(name, outage_s=77, pending_s=88)
     assert isinstance(made, ClusterLauncher)
-    assert (made.name, made._workflow, made._api.namespace) == (name, "run-1", "team")
+    assert (made.name, made._workflow, made._api.namespace) == (name, None, "team")
     assert (made._api.policy.outage_s, made._settings.pending_s) == (77, 88)

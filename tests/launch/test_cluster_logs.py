@@ -9,7 +9,7 @@ from tests.launch.launching import api, cluster_job, complete, folder_of, jobs, 
 from tests.launch.standin import Cluster, cluster
 from trainwright.artifacts import Progress
 from trainwright.launch import job_directory
-from trainwright.launch.cluster.log_follower import LogFollower
+from trainwright.launch.cluster.monitor import LogFollower
 from trainwright.launch.job_directory import create_attempt
 
 COUNT = "import time\nfor number in range({first}, {last}):\n    print('line', number, flush=True)\n"

@@ -22,7 +22,7 @@ from trainwright.launch import manifests
 from trainwright.launch.cluster import lease
 from trainwright.launch.cluster.api import PYTORCHJOB, Api, Selection, ServerClock
 from trainwright.launch.cluster.lease import LEASE_UNTIL, create_or_adopt
-from trainwright.launch.cluster.log_follower import LogFollower
+from trainwright.launch.cluster.monitor import LogFollower
 from trainwright.launch.cluster.observer import LISTED, Watcher, WatchEvent
 from trainwright.launch.cluster.responses import ApiUnavailable, split_timestamp
 from trainwright.launch.janitor import SweepRules, judge_job

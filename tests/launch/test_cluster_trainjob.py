@@ -18,7 +18,7 @@ from trainwright.launch import manifests
 from trainwright.launch import manifests as names
 from trainwright.launch.cluster import observer
 from trainwright.launch.cluster.api import TRAINJOB
-from trainwright.launch.cluster.deletion import wait_until_gone, wait_until_name_is_free
+from trainwright.launch.cluster.lease import wait_until_gone, wait_until_name_is_free
 from trainwright.launch.failure import Failure
 
 

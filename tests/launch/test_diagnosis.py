@@ -10,10 +10,10 @@ from kubernetes import client as k8s
 
 from tests.launch.objects import Object, at, ended, event, job, pod, seen
 from tests.launch.recordings import Recording, Seen, load, refusals
-from tests.launch.test_diagnosis_recordings import observe
+from tests.launch.test_diagnosis_recordings import observed_events
 from trainwright.errors import InputError, TrainwrightError, TransientError
 from trainwright.launch.agent.rank_errors import RankError, begin_round, round_folder
-from trainwright.launch.cluster.failure_report import creation_failure
+from trainwright.launch.cluster.launcher import creation_failure
 from trainwright.launch.cluster.responses import ApiCall, ApiConflict, ApiUnavailable, rejection
 from trainwright.launch.diagnosis import state
 from trainwright.launch.diagnosis.diagnosis import (
@@ -573,12 +573,12 @@ def test_a_pod_holds_its_gpus_from_its_node_to_its_end(scenario: str) -> None:
     recording = with_gpus(load(scenario), 8)
     alone = [event for event in recording.events if "master" not in str(event.body["metadata"]["name"])]
     kept = recording if scenario.startswith("oom") else Recording(recording.job, tuple(alone), {})
-    assert gpu_seconds(observe(kept, kept.events)) == 8 * held_by_hand(kept) > 0
+    assert gpu_seconds(observed_events(kept, kept.events)) == 8 * held_by_hand(kept) > 0
 
 
 def test_ten_pods_one_after_another_are_counted_each_although_all_are_gone() -> None:
     recording = with_gpus(load("oom-killed-exitcode"), 4)
-    held = gpu_seconds(observe(recording, recording.events))
+    held = gpu_seconds(observed_events(recording, recording.events))
     assert 4 * held_by_hand(recording) <= held <= 4 * (held_by_hand(recording) + 2)
     assert held > 4 * 9 * 5
 

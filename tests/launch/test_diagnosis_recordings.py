@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launch.objects import count_interruptions, losses_of
+from tests.launch.objects import count_interruptions, losses_of, observe
 from tests.launch.recordings import DATA, Recording, Seen, load
 from tests.launch.streams import Change, bodies
 from tests.launch.streams import load as load_stream
-from trainwright.launch.completion import Completion
-from trainwright.launch.diagnosis import workload
+from trainwright.launch.diagnosis import state
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose
 from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure
+from trainwright.launch.job_directory import Completion
 
 MARKER = Completion(attempt="attempt-1", outputs={"model": "abc"})
 RUNS = "not ended"
@@ -129,15 +129,15 @@ HELD = {
 }
 
 
-def observe(recording: Recording, events: Sequence[Seen]) -> ObservedJob:
+def observed_events(recording: Recording, events: Sequence[Seen]) -> ObservedJob:
     observed = ObservedJob(recording.job)
     for event in events:
-        observed.update(event.kind, event.change, event.body)
+        observe(observed, event.kind, event.change, event.body)
     return observed
 
 
 def told(recording: Recording) -> ObservedJob:
-    observed = observe(recording, recording.events)
+    observed = observed_events(recording, recording.events)
     for uid, text in recording.logs.items():
         observed.add_log(uid, text)
     return observed
@@ -208,7 +208,7 @@ def test_a_job_that_has_not_ended_is_neither_a_success_nor_a_failure(scenario: s
     for uid, text in recording.logs.items():
         observed.add_log(uid, text)
     for count, event in enumerate(recording.events, 1):
-        observed.update(event.kind, event.change, event.body)
+        observe(observed, event.kind, event.change, event.body)
         ended = has_ended(recording.events[:count])
         assert (diagnose(observed) is not None) == ended
         assert (diagnose(observed, MARKER) is not None) == ended
@@ -230,7 +230,7 @@ def test_the_answer_does_not_depend_on_the_order_between_the_watches(key: tuple[
     for index in turns:
         entry = rows[index].pop(0)
         if isinstance(entry, Seen):
-            observed.update(entry.kind, entry.change, entry.body)
+            observe(observed, entry.kind, entry.change, entry.body)
         else:
             observed.add_log(*entry)
     plain = told(recording)
@@ -264,7 +264,7 @@ def without(value: Any, draw: random.Random, share: float) -> Any:
 def test_a_field_that_is_missing_is_no_error(key: tuple[str, str], seed: int, share: float) -> None:
     recording, draw = load(*key), random.Random(seed)  # noqa: S311
     events = [Seen(event.kind, event.change, without(event.body, draw, share)) for event in recording.events]
-    observed = observe(recording, events)
+    observed = observed_events(recording, events)
     for uid, text in recording.logs.items():
         observed.add_log(uid, text)
     outcome = diagnose(observed)
@@ -471,7 +471,7 @@ def test_the_queue_and_the_flavor_of_an_admission_are_said_until_the_pods_run() 
 
 
 def test_the_one_who_preempted_is_read_from_the_workload() -> None:
-    found = [workload.read_workload(body).preemptor for body in bodies("preempted", "workloads")]
+    found = [state.read_workload(body).preemptor for body in bodies("preempted", "workloads")]
     (job,) = {body["metadata"]["uid"] for body in bodies("preemptor", "pytorchjobs")}
     assert set(found) == {"", job}
 
@@ -482,6 +482,6 @@ def test_a_flavor_that_is_only_in_use_now_is_waited_for() -> None:
         "considered podsets requests (0) + current podset request (20) > maximum capacity (16), "
         "insufficient unused quota for cpu in flavor large, 4 more needed"
     )
-    assert not workload.can_never_be_admitted("Pending", said)
+    assert not state.can_never_be_admitted("Pending", said)
     other = "couldn't assign flavors to pod set b: resource x/y unavailable in ClusterQueue"
-    assert workload.can_never_be_admitted("Pending", f"{said}; {other}")
+    assert state.can_never_be_admitted("Pending", f"{said}; {other}")

@@ -10,7 +10,6 @@ from tests.launch.objects import Object, at, ended, event, job, pod, seen
 from tests.launch.test_diagnosis import REPORTS, XID, failure
 from trainwright.launch.cluster.history import last_checkpoint_s
 from trainwright.launch.cluster.lease import attempt_of
-from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose, limit_failure, report_of_rank
 from trainwright.launch.diagnosis.incidents import (
     Interruption,
@@ -20,9 +19,9 @@ from trainwright.launch.diagnosis.incidents import (
     group_interruptions,
 )
 from trainwright.launch.diagnosis.observed_job import ObservedJob
+from trainwright.launch.diagnosis.state import read_workload
 from trainwright.launch.diagnosis.waiting import JobStatus, job_status
-from trainwright.launch.diagnosis.workload import read_workload
-from trainwright.launch.job_directory import create_attempt
+from trainwright.launch.job_directory import Completion, create_attempt
 from trainwright.launch.manifests import ATTEMPT, FOLDER
 
 FAILED = job("Failed:it failed")

@@ -14,16 +14,17 @@ from tests.launch.objects import (
     event,
     job,
     losses_of,
+    observe,
     pod,
     seen,
 )
 from trainwright.errors import DependencyError
-from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis.diagnosis import Success, diagnose, limit_failure
 from trainwright.launch.diagnosis.incidents import find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.waiting import find_waiting, job_status
 from trainwright.launch.failure import Failure
+from trainwright.launch.job_directory import Completion
 
 QUEUE = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
 WORKLOAD = "pytorchjob-tw-3fa1c"
@@ -343,11 +344,11 @@ def seen_trainjob(*bodies: Object) -> ObservedJob:
     observed = ObservedJob(JOB, UID)
     for body in bodies:
         if "trainer" in body.get("spec", {}):
-            observed.update("TrainJob", "MODIFIED", body)
+            observe(observed, "TrainJob", "MODIFIED", body)
         elif "involvedObject" in body:
-            observed.update("Event", "ADDED", body)
+            observe(observed, "Event", "ADDED", body)
         else:
-            observed.update("Pod", "MODIFIED", body)
+            observe(observed, "Pod", "MODIFIED", body)
     return observed
 
 
@@ -397,8 +398,8 @@ def test_a_runtime_that_is_missing_is_no_end_but_a_reason_to_wait() -> None:
     held = find_waiting(observed)
     assert held is not None
     assert (held.kind, held.broken, "unsupported runtime: x" in held.words) == ("CONFIG", True, True)
-    observed.update("TrainJob", "MODIFIED", train_job())
-    observed.update("Pod", "ADDED", node(0))
+    observe(observed, "TrainJob", "MODIFIED", train_job())
+    observe(observed, "Pod", "ADDED", node(0))
     assert find_waiting(observed) is None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.objects import at, count_interruptions, ended, job, losses_of, pod, seen
+from tests.launch.objects import at, count_interruptions, ended, job, losses_of, observe, pod, seen
 from tests.launch.recordings import SUSPENDED, load, load_suspended
 from tests.launch.test_diagnosis_recordings import told
 from trainwright.errors import InternalError, PreemptedUnsaved
@@ -152,7 +152,7 @@ def test_suspension_by_a_real_queue_costs_nothing_and_hides_no_error(tmp_path: P
             first += [body["metadata"]["uid"]][: 2 - len(first)]
         if event.kind == "Pod" and body["metadata"]["uid"] not in first:
             body = json.loads(json.dumps(body).replace('"exitCode": 41', '"exitCode": 70'))
-        observed.update(event.kind, event.change, body)
+        observe(observed, event.kind, event.change, body)
     taken = [entry for entry in find_incidents(observed) if entry.failure.reason == "Suspended"]
     assert len(taken) == 2
     assert all(entry.recovered for entry in taken)

@@ -14,10 +14,10 @@ from tests.launch.programs import job
 from tests.launch.test_manifests import FULL, asked
 from trainwright.errors import Diverged, InputError, TrainwrightError, TransientError
 from trainwright.experiment.resources import JobPlacement, Resources, RetryBudget, VolumeMount
-from trainwright.launch import kubernetes_names, launcher, manifests, placement
+from trainwright.launch import kubernetes_names, launcher, manifests
 from trainwright.launch.agent.rank_errors import RankError, first_error
-from trainwright.launch.completion import Completion, completed
-from trainwright.launch.job_directory import publish
+from trainwright.launch.job import placement_identity
+from trainwright.launch.job_directory import Completion, completed, publish
 from trainwright.launch.local import LocalLauncher
 
 
@@ -210,7 +210,7 @@ def test_every_part_of_a_placement_was_thought_of() -> None:
         "preferred_topology",
     }
     moves |= {"affinity", "spot", "labels", "image_pull_secrets", "accelerator_label", "spot_label"}
-    decides = {*placement.identity(JobPlacement()), "runtime_kind"}
+    decides = {*placement_identity(JobPlacement()), "runtime_kind"}
     assert moves | decides == JobPlacement.model_fields.keys()
     assert not moves & decides
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import DependencyError, Diverged, InternalError
-from trainwright.launch.completion import Completion
 from trainwright.launch.job_directory import (
+    Completion,
     attempts,
     copy_attempt,
     create_attempt,

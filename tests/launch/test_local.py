@@ -18,7 +18,8 @@ from trainwright.errors import (
     InternalError,
     TransientError,
 )
-from trainwright.launch import local, signals
+from trainwright.launch import local
+from trainwright.launch.launcher import collect_signals
 from trainwright.launch.local import LocalLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,7 @@ def test_a_launcher_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_launcher_listens_to_every_signal_that_asks_it_to_stop() -> None:
     """What follows then is the same for all: test_rounds.py has it for SIGTERM."""
-    with signals.collect_signals() as received:
+    with collect_signals() as received:
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
     assert received == [signal.SIGTERM, signal.SIGINT]

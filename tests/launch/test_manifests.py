@@ -56,7 +56,7 @@ FULL = JobPlacement(
         JobVariable(name="MLFLOW_TRACKING_TOKEN", secret="mlflow", key="token"),  # noqa: S106 - a name
     ),
 )
-OWNER = manifests.owner_reference("argoproj.io/v1alpha1", "Workflow", "run-1", "u-1")
+OWNER = manifests.owner_reference("run-1", "u-1")
 
 
 def asked(**changes: Any) -> Job:

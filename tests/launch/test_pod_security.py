@@ -9,7 +9,7 @@ import yaml
 from tests.launch.kustomized import resolved
 from tests.launch.test_manifests import asked
 from trainwright.launch import manifests
-from trainwright.launch.placement import JobPlacement
+from trainwright.launch.job import JobPlacement
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -9,7 +9,7 @@ import pytest
 import xgboost
 
 from trainwright.errors import InputError, ModelRefused
-from trainwright.serving.trees_check import check_trees
+from trainwright.serving.trees import check_trees
 
 COLUMNS = 4
 

@@ -33,8 +33,7 @@ with uncollected():
     from trainwright.train.architectures import Inputs
     from trainwright.train.checkpoint import Checkpointer, committed
     from trainwright.train.checkpoint.state import TrainState, tensors_of
-    from trainwright.train.feeding.loader import Batch, Loader
-    from trainwright.train.feeding.order import SampleOrder
+    from trainwright.train.feeding.loader import Batch, Loader, SampleOrder
     from trainwright.train.loop import TrainingLoop
     from trainwright.train.process_group import Ranks, process_group
     from trainwright.train.step import Stepper
@@ -295,7 +294,7 @@ def job(options: Options, attempt: str, *, restarts: int, processes: int = 2) ->
 
 if __name__ == "__main__":
     from trainwright.launch.agent.rank_errors import reported_rank
-    from trainwright.launch.completion import Completion
+    from trainwright.launch.job_directory import Completion
 
     place = Path(sys.argv[1])
     with reported_rank(place, int(os.environ["RANK"])):

@@ -17,8 +17,7 @@ from trainwright.experiment.training import Checkpointing
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.checkpoint.state import TrainState
-from trainwright.train.feeding.loader import Batch
-from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.loader import Batch, SampleOrder
 from trainwright.train.parallel import full_weights, make_deterministic
 from trainwright.train.process_group import Ranks, process_group
 from trainwright.train.step import Stepper

@@ -17,8 +17,7 @@ from trainwright.experiment import Mlp, ResolvedTraining
 from trainwright.launch.job import JobReference, Launcher
 from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.config import TrainConfig, input_kinds
-from trainwright.train.feeding.loader import Loader
-from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.loader import Loader, SampleOrder
 from trainwright.train.feeding.rows import RowSource, encode, fit
 from trainwright.train.loop import FitResult, StepObserver, StepReport, TrainingLoop
 from trainwright.train.process_group import Ranks

@@ -22,12 +22,11 @@ with uncollected():
     from tests.train.problems import resolved
     from trainwright.launch.agent.heartbeat import STEPS, Heartbeat
     from trainwright.launch.agent.rank_errors import reported_rank
-    from trainwright.launch.completion import Completion
     from trainwright.launch.job import Job
+    from trainwright.launch.job_directory import Completion
     from trainwright.train.checkpoint import Checkpointer, committed
     from trainwright.train.checkpoint.state import TrainState, tensors_of
-    from trainwright.train.feeding.loader import Batch, Loader
-    from trainwright.train.feeding.order import SampleOrder
+    from trainwright.train.feeding.loader import Batch, Loader, SampleOrder
     from trainwright.train.fit import _with_fitting_micro_batch, out_of_memory_advice
     from trainwright.train.guards import SplitEvaluator
     from trainwright.train.loop import StepReport, TrainingLoop

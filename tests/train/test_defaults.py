@@ -17,7 +17,7 @@ from trainwright.artifacts import Model, Snapshot, SnapshotFile, SnapshotTarget,
 from trainwright.errors import InputError
 from trainwright.experiment import Mlp, ResolvedTraining, Training, Trees, read_network
 from trainwright.train.defaults import resolve_training
-from trainwright.train.feeding.hold_out import HoldOut
+from trainwright.train.feeding.target import HoldOut
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit import TrainRequest
 from trainwright.train.trainers import TrainingRows

@@ -19,7 +19,7 @@ from tests.train.elastic import (
 from tests.train.forked import ForkedLauncher
 from tests.train.problems import request
 from trainwright.errors import InputError
-from trainwright.launch.completion import Completion, completed
+from trainwright.launch.job_directory import Completion, completed
 from trainwright.train import submit
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainwright.train.held_out import area_under_curve
+from trainwright.train.trainers import area_under_curve
 
 
 def test_area_under_curve_counts_ties_half() -> None:

@@ -8,9 +8,9 @@ import pytest
 from tests.train.problems import resolved
 from trainwright.errors import DependencyError, Diverged, InputError, PermissionRefused, TrainwrightError
 from trainwright.experiment import Resources
-from trainwright.launch.completion import Completion
+from trainwright.launch.job_directory import Completion
 from trainwright.train.config import TrainConfig
-from trainwright.train.submit.job_directory import next_attempt_folder
+from trainwright.train.submit import next_attempt_folder
 
 
 def told(**training: Any) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from tests.train.problems import source
 from trainwright.errors import InputError
 from trainwright.experiment import Mlp
 from trainwright.experiment.training import Feeding
-from trainwright.train.feeding.loader import Batch, Loader, SampleSource
-from trainwright.train.feeding.order import SampleOrder
+from trainwright.train.feeding.loader import Batch, Loader, SampleOrder, SampleSource
 from trainwright.train.feeding.rows import EncodedRows, encode, fit
 from trainwright.train.process_group import Ranks
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.train.problems import resolved
 from trainwright.errors import InputError
 from trainwright.experiment.training import Objective
-from trainwright.train.feeding.order import BalancedOrder, SampleOrder, order_of
+from trainwright.train.feeding.loader import BalancedOrder, SampleOrder, order_of
 
 calm = settings(max_examples=40)
 ORDERS = st.builds(

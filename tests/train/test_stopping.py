@@ -30,9 +30,9 @@ from tests.train.stoppable import (
 )
 from trainwright.errors import Diverged, Hang, Preempted, PreemptedUnsaved
 from trainwright.launch.agent.rank_errors import RankError, rounds
-from trainwright.launch.completion import Completion
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Result
+from trainwright.launch.job_directory import Completion
 from trainwright.launch.local import LocalLauncher
 from trainwright.train.checkpoint import Manifest, committed
 from trainwright.train.checkpoint.state import TrainState

@@ -17,8 +17,8 @@ from tests.train.problems import Outcome, note_job, run
 from trainwright import tables
 from trainwright.artifacts import Model, Record, Snapshot
 from trainwright.errors import Diverged, Hang, InternalError
-from trainwright.launch.completion import Completion
 from trainwright.launch.job import Job, Result
+from trainwright.launch.job_directory import Completion
 from trainwright.tracking.history import HISTORY_FILE as HISTORY
 from trainwright.train.__main__ import _remove_partial_outputs
 

@@ -28,9 +28,8 @@ from trainwright.train.loop import StepReport
 from trainwright.train.process_group import Ranks
 from trainwright.train.submit.checks import check_network
 from trainwright.train.trainers import TrainingRows
-from trainwright.train.trees import TrainedTrees, train_trees
-from trainwright.train.trees.boosting import TreeCheckpoints
-from trainwright.train.trees.workers import row_losses
+from trainwright.train.tree_workers import row_losses
+from trainwright.train.trees import TrainedTrees, TreeCheckpoints, train_trees
 from trainwright.transforms import Category, Number, TimeOf, Transforms
 
 NETWORK = {"kind": "trees", "rounds": 30, "depth": 3, "learning_rate": 0.3, "subsample": 1.0, "columns": 1.0}

@@ -4,7 +4,7 @@ from typing import Any
 
 from trainwright.artifacts import JobUsage
 from trainwright.tracking.history import TrainingHistory
-from trainwright.train.submit.usage import job_usage
+from trainwright.train.submit import job_usage
 
 
 def history(*lines: dict[str, Any]) -> TrainingHistory:

@@ -9,11 +9,12 @@ from typing import Any
 
 from tests.tune.trainings import NETWORK, TRAINING, request
 from trainwright.errors import TrainwrightError
-from trainwright.experiment import Tuning
+from trainwright.experiment import Resources, Tuning
 from trainwright.tune import study as studies
+from trainwright.tune.checks import SearchPlan
 from trainwright.tune.controller import search
 from trainwright.tune.space import SearchSpace
-from trainwright.tune.terminal import TrialLines
+from trainwright.tune.tracking import TrialLines
 
 OUTCOME = "outcome.json"
 TUNING: dict[str, Any] = {
@@ -27,15 +28,18 @@ TUNING: dict[str, Any] = {
 
 def main(folder: Path, training_set: Path, options: dict[str, Any]) -> int:
     """Search, and write the trials and why it ended."""
-    tuning = Tuning.check(TUNING | options.get("tuning", {}), "tuning")
     network = options.get("network", NETWORK)
     training = TRAINING | options.get("training", {})
-    space = SearchSpace.of(tuning, network, training)
     asked = request(training_set, training=training, resources=options.get("resources", {}))
+    tuning = Tuning.check(TUNING | options.get("tuning", {}), "tuning")
+    space = SearchSpace.of(tuning, network, training)
+    # Not checked: some searches have trials that cannot be trained.
+    resources = Resources.parse(asked.resources, "resources")
+    plan = SearchPlan(tuning, space, resources, asked, "local", job_hour=None)
     try:
-        with studies.open_study(folder, {"study": "test"}, space, shared=False) as study:
-            lines = TrialLines(sys.stderr, tuning.direction)
-            ended = search(study, asked, space, tuning, folder=folder, observer=lines)
+        with studies.open_study(folder, {"study": "test"}, plan.space, shared=False) as study:
+            lines = TrialLines(sys.stderr, plan.tuning.direction)
+            ended = search(study, plan, folder=folder, observer=lines)
             trials = [asdict(trial) for trial in study.trials]
     except TrainwrightError as error:
         sys.stderr.write(f"{error}\n")

@@ -12,7 +12,7 @@ from tests.tune.studies import study
 from trainwright.report.page import MAX_BYTES
 from trainwright.tune import page
 from trainwright.tune.report import Confirmation, StudyReport, Trial
-from trainwright.tune.terminal import TrialLines
+from trainwright.tune.tracking import TrialLines
 
 __all__ = ["browser"]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from mlflow import MlflowClient
@@ -14,7 +15,7 @@ from trainwright.tracking.history import TrackingDestination, run_of
 from trainwright.tracking.server import open_client
 from trainwright.tune import tracking
 from trainwright.tune.report import StudyReport
-from trainwright.tune.tracking import StudyServer, tracked
+from trainwright.tune.tracking import StudyServer, StudyTracking
 
 REPORT = study(6)
 ENDS = {"complete": "FINISHED", "pruned": "KILLED", "infeasible": "FAILED"}
@@ -28,7 +29,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def send(server: StudyServer, report: StudyReport) -> None:
     """Send a study as its step does: each trial when it ends, and the outcome."""
-    with tracked(server) as sent:
+    with closing(StudyTracking(server)) as sent:
         for trial in report.trials:
             sent.on_start(trial)
             sent.on_end(trial)
@@ -64,7 +65,7 @@ def test_trial_sends_its_curves_to_the_run_nested_in_that_of_kubeflow_pipelines(
     client = open_client(uri)
     theirs = client.create_run(client.create_experiment("of the pipeline")).info.run_id
     server = StudyServer(TrackingDestination(uri, run=theirs), "study-b")
-    with tracked(server) as sent:
+    with closing(StudyTracking(server)) as sent:
         destination = TrackingDestination(**sent.destination("0"))
     of_the_training = run_of(destination, client)
     send(server, REPORT)

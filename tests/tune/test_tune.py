@@ -12,7 +12,7 @@ import pytest
 from tests.tune.trainings import request
 from trainwright.errors import InputError
 from trainwright.tune.report import StudyReport
-from trainwright.tune.tune import Tuned, TuneRequest, tune
+from trainwright.tune.tune import Tuned, tune
 
 SPACE = {"training.learning_rate": {"float": [1e-6, 2e-6], "log": True}}
 TUNING: dict[str, Any] = {
@@ -25,23 +25,9 @@ TUNING: dict[str, Any] = {
 }
 
 
-def asked(training_set: Path, tuning: dict[str, Any], **sections: Any) -> TuneRequest:
-    base = request(training_set, **sections)
-    return TuneRequest(
-        training_set,
-        base.data_version,
-        tuning,
-        base.network,
-        base.training,
-        base.resources,
-        base.image,
-        "run",
-    )
-
-
 def run(folder: Path, training_set: Path, tuning: dict[str, Any], **sections: Any) -> Tuned:
-    request = asked(training_set, tuning, **sections)
-    return tune(request, folder / "study", folder / "summary.md", folder / "report.html")
+    asked = request(training_set, "run", **sections)
+    return tune(asked, tuning, folder / "study", folder / "summary.md", folder / "report.html")
 
 
 def rejection(folder: Path, training_set: Path, tuning: dict[str, Any], **sections: Any) -> str:
@@ -85,9 +71,9 @@ def test_search_that_cannot_work_is_rejected_before_the_first_trial(
 ) -> None:
     tuning, sections, message = BAD[case]
     if "network" in sections:
-        request = asked(training_set, TUNING | tuning)
+        asked = replace(request(training_set, "run"), network=sections["network"])
         with pytest.raises(InputError, match=message):
-            tune(replace(request, network=sections["network"]), *(tmp_path / name for name in "abc"))
+            tune(asked, TUNING | tuning, *(tmp_path / name for name in "abc"))
         return
     assert message in rejection(tmp_path, training_set, TUNING | tuning, **sections)
 

@@ -1,4 +1,7 @@
-"""The job directory, shared by all attempts of a job, with a numbered folder for each attempt."""
+"""The job directory, shared by all attempts of a job, with a folder and a completion marker for each.
+
+The agent imports this module, and no sections of the experiment file.
+"""
 
 import contextlib
 import errno
@@ -8,12 +11,13 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from trainwright.artifacts import Progress
-from trainwright.documents import read_json
+from trainwright.documents import Document, read_json
 from trainwright.errors import DependencyError, InputError, InternalError
-from trainwright.launch.completion import completed
 
 FAILED_ATTEMPT_FILE = "attempt.json"
 """File in the folder of an attempt that its launcher has ended: what became of it."""
@@ -21,6 +25,27 @@ FAILED_ATTEMPT_FILE = "attempt.json"
 _ATTEMPTS = "attempts"
 _PINNED = "pinned-by-*.json"
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion(Document):
+    """The completion marker of an attempt: digests of its outputs by name, written by rank 0 at the very end.
+
+    Exit code 0 and a condition of Kubernetes are no proof of success: an evicted worker that exits 0 makes a
+    job Succeeded.
+    """
+
+    FILE: ClassVar[str] = "result.json"
+    attempt: str
+    outputs: dict[str, str]
+
+
+def completed(folder: Path, attempt: str) -> Completion | None:
+    """Return the completion marker of an attempt, or None if it has not completed."""
+    if not (folder / Completion.FILE).exists():
+        return None
+    completion = Completion.read(folder)
+    return completion if completion.attempt == attempt else None
 
 
 @contextlib.contextmanager

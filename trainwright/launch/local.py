@@ -12,12 +12,11 @@ from pathlib import Path
 
 from trainwright import ENVIRONMENT_FILE
 from trainwright.errors import DependencyError, Hang, InputError, Preempted, PreemptedUnsaved
-from trainwright.launch import signals
 from trainwright.launch.agent.rank_errors import first_error
-from trainwright.launch.completion import Completion, completed
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Job, Result
-from trainwright.launch.job_directory import describe_progress
+from trainwright.launch.job_directory import Completion, completed, describe_progress
+from trainwright.launch.launcher import collect_signals
 
 _RENDEZVOUS = ("PET_", "MASTER_", "TORCHELASTIC_")
 _RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
@@ -66,7 +65,7 @@ class LocalLauncher:
                 hint="Set nodes: 1 and more processes, or run on a cluster with launcher: pytorchjob.",
             )
         python, start = sibling_python("torch"), time.monotonic()
-        with signals.collect_signals() as received, _running_agent(python, job) as process:
+        with collect_signals() as received, _running_agent(python, job) as process:
             code = _wait(process, job, received)
         completion, seconds = _completion(code, job), time.monotonic() - start
         return Result(folder=job.folder, completion=completion, launcher=self.name, seconds=seconds)

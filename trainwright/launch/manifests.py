@@ -11,8 +11,7 @@ from trainwright.documents import canonical, digest_text
 from trainwright.errors import InputError
 from trainwright.experiment.resources import VolumeMount
 from trainwright.launch import kubernetes_names
-from trainwright.launch.job import Job
-from trainwright.launch.placement import GPU, node_labels, tolerations
+from trainwright.launch.job import GPU, Job, node_labels, tolerations
 
 Body = dict[str, Any]
 
@@ -83,9 +82,9 @@ def make_manifest(job: Job, kind: str, owner: Body | None = None) -> Body:
     return body
 
 
-def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Body:
+def owner_reference(workflow: str, uid: str) -> Body:
     """Return a reference to the owner, which may go before the job: to block that takes another right."""
-    owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": workflow, "uid": uid}
     return owner | {"controller": False, "blockOwnerDeletion": False}
 
 

@@ -21,7 +21,7 @@ from trainwright.local.runner import Listener, Outcome, Plan
 from trainwright.redaction import printable
 
 _TRIAL = re.compile(r"trial (\d+) +\w+ ")
-"""A line of ``trainwright.tune.terminal``."""
+"""A line of ``trainwright.tune.tracking.TrialLines``."""
 
 _TRIALS, _LOG_BYTES = 10, 65_536
 """Trials that the screen shows, and how much of the end of a log it reads for them."""

@@ -183,7 +183,7 @@ def _writer(output: Path) -> Iterator[Callable[[pa.Table], None]]:
     def write(table: pa.Table) -> None:
         if not opened:
             opened.append(_open(attempt, output.suffix, table.schema))
-        opened[0].write_table(table) if hasattr(opened[0], "write_table") else opened[0].write(table)
+        opened[0].write(table)
 
     try:
         yield write

@@ -115,15 +115,7 @@ def check_archive(path: Path) -> None:
         problem = _find_problem(path)
     except FileNotFoundError:
         raise InputError("there is no program here", where=str(path)) from None
-    except (
-        zipfile.BadZipFile,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-        OSError,
-    ) as error:
+    except _MALFORMED as error:
         raise InputError(f"this is no exported program: {error}", where=str(path)) from None
     if problem:
         raise ModelRefused(

@@ -11,7 +11,7 @@ with uncollected():
     from trainwright.artifacts import Record, Snapshot
     from trainwright.experiment import LanguageModel
     from trainwright.launch.agent.rank_errors import reported_rank
-    from trainwright.launch.completion import Completion
+    from trainwright.launch.job_directory import Completion
     from trainwright.tracking import Stopwatch
     from trainwright.tracking.history import HISTORY_FILE
     from trainwright.train.config import TrainConfig, TrialMetrics

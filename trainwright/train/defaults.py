@@ -47,10 +47,12 @@ def resolve_training(
         defaults = _defaults_of_text(training, network, snapshot, parts)
     else:
         defaults = _defaults_of_table(training, rows, parts)
-    found = {name: value for name, value in defaults.items() if getattr(training, name) is None}
-    early = _early_stopping(training, network, rows, {**defaults, **_set(training)})
-    data = training.model_dump(mode="json") | found
-    data["guards"]["early_stopping"] = early
+    length = {
+        name: default if (value := getattr(training, name)) is None else value
+        for name, default in defaults.items()
+    }
+    data = training.model_dump(mode="json") | length
+    data["guards"]["early_stopping"] = _early_stopping(training, network, rows, length)
     return ResolvedTraining.check(data, "training")
 
 
@@ -58,12 +60,6 @@ def labelled_rows(snapshot: Snapshot, split: str) -> int:
     """Return the rows of a split that have a label, assuming as many without one as in the others."""
     missing = snapshot.quality.get(f"nulls.{snapshot.roles.get('label', '')}", 0)
     return round(snapshot.splits.get(split, 0) * (1 - missing / max(snapshot.rows, 1)))
-
-
-def _set(training: Training) -> dict[str, Any]:
-    """Return the settings of the length that are set."""
-    names = ("epochs", "batch_size", "learning_rate")
-    return {name: value for name in names if (value := getattr(training, name)) is not None}
 
 
 def _defaults_of_table(training: Training, rows: int, parts: int) -> dict[str, Any]:

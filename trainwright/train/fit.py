@@ -22,8 +22,7 @@ from trainwright.train.architectures import Architecture, Inputs
 from trainwright.train.architectures.imported import build, code_digest, require_exportable
 from trainwright.train.checkpoint import Checkpointer
 from trainwright.train.config import TrainConfig, degrees_of
-from trainwright.train.feeding.loader import Loader, SampleSource
-from trainwright.train.feeding.order import SampleOrder, order_of
+from trainwright.train.feeding.loader import Loader, SampleOrder, SampleSource, order_of
 from trainwright.train.feeding.rows import EncodedRows
 from trainwright.train.feeding.tokens import TokenSequences
 from trainwright.train.guards import SplitEvaluator

@@ -5,11 +5,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from trainwright.errors import Preempted, PreemptedUnsaved
+from trainwright.launch.launcher import signal_handlers
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HINT = "Run the step again: nothing was lost."
 
 
@@ -33,7 +32,7 @@ class StopSignal:
         self._stepping, self._saved = False, True
         self._end_if_received()
 
-    def handle(self, number: int, _frame: FrameType | None = None) -> None:
+    def handle(self, number: int) -> None:
         """Handle a signal; further ones change nothing."""
         if not self._received:
             self._received = signal.Signals(number).name
@@ -64,11 +63,7 @@ def exit_without_threads() -> Iterator[None]:
 
 @contextmanager
 def handle_stop_signals() -> Iterator[StopSignal]:
-    """Handle SIGTERM and SIGINT. For the main thread."""
+    """Handle SIGTERM and SIGINT."""
     stop = StopSignal()
-    before = {number: signal.signal(number, stop.handle) for number in _SIGNALS}
-    try:
+    with signal_handlers(stop.handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

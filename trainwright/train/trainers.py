@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from trainwright import serving
 from trainwright.artifacts import Model, Snapshot
@@ -29,9 +31,9 @@ from trainwright.train.architectures import Inputs, Target, make
 from trainwright.train.architectures.imported import code_digest
 from trainwright.train.comparison import compare
 from trainwright.train.config import input_kinds
-from trainwright.train.feeding.hold_out import HoldOut
 from trainwright.train.feeding.rows import EncodedRows, RowSource, count_labels, encode, fit
 from trainwright.train.feeding.target import (
+    HoldOut,
     LabelStats,
     base_loss,
     check_labels,
@@ -39,6 +41,7 @@ from trainwright.train.feeding.target import (
     class_weights,
     merge_labels,
     require_in_range,
+    score_rows,
     target_of,
     unknown_class,
 )
@@ -50,7 +53,6 @@ from trainwright.train.feeding.tokens import (
     total_counts,
 )
 from trainwright.train.fit import TrainingRun, fit_metrics, fit_network
-from trainwright.train.held_out import held_out_metrics, loss_metrics
 from trainwright.train.loop import FitResult
 from trainwright.train.model_folder import FittedLanguageModel, FittedNetwork
 from trainwright.train.process_group import Coordinator, Ranks, barrier
@@ -98,7 +100,6 @@ class TrainingRows:
     """
 
     source: RowSource
-    network: Tabular
     training: ResolvedTraining
     job_directory: Path
     encoded: Path
@@ -131,7 +132,7 @@ class TrainingRows:
         target = target_of(labels, source.snapshot.target, source.label)
         weights = class_weights(target, training.objective)
         rows = encode(source, transforms, parts, folder, ranks, training.feeding, weights)
-        return cls(source, network, training, job_directory, folder, ranks, transforms, labels, target, rows)
+        return cls(source, training, job_directory, folder, ranks, transforms, labels, target, rows)
 
     @property
     def outputs(self) -> Outputs:
@@ -301,3 +302,44 @@ def _encode_tokens(run: TrainingRun, source: TokenSource) -> tuple[TokenSequence
         "tokens_dropped": float(total.dropped),
         "base_rate_loss": math.log(source.network.token_ids),
     }
+
+
+def loss_metrics(result: FitResult) -> dict[str, float]:
+    """Return the training loss, and the held-out loss of the weights that are used."""
+    metrics = {"train_loss": result.losses[-1]}
+    if result.comparison:
+        metrics["held_out_loss"] = result.comparison.losses[result.comparison.kept]
+    elif result.watched_loss is not None:
+        metrics["held_out_loss"] = result.watched_loss
+    return metrics
+
+
+def held_out_metrics(
+    run: TrainingRun, kind: str, predict: Callable[[pa.RecordBatch], NDArray[np.float64]]
+) -> dict[str, float]:
+    """Return the metrics that a kind of target defines; empty if no rows are held out."""
+    training = run.training
+    early = training.guards.early_stopping
+    if early is None:
+        return {}
+    hold_out, split = HoldOut.of(training, inside=True), early.split or training.split
+    labels, scores = score_rows(run.training_set, run.snapshot, split, hold_out, predict)
+    if kind == "regression":
+        return {"held_out_rmse": float(np.sqrt(np.square(scores - labels).mean()))}
+    if kind == "multiclass":
+        return {"held_out_accuracy": float((scores.argmax(axis=1) == labels).mean())}
+    return {
+        "held_out_accuracy": float(((scores >= 0.5) == labels).mean()),  # noqa: PLR2004 - the usual threshold
+        "held_out_auc": area_under_curve(labels, scores),
+    }
+
+
+def area_under_curve(labels: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
+    """Return the ROC AUC as the Mann-Whitney statistic, ties counted half; 0.5 with one class alone."""
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    ones = int((labels == 1).sum())
+    zeros = len(labels) - ones
+    if not ones or not zeros:
+        return 0.5
+    return float((ranks[labels == 1].sum() - ones * (ones + 1) / 2) / (ones * zeros))

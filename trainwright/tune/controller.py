@@ -15,17 +15,15 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from trainwright.documents import Document
 from trainwright.errors import InputError, InternalError, Preempted
-from trainwright.experiment import Resources, Training
-from trainwright.experiment.training import Tuning
-from trainwright.launch import signals
+from trainwright.experiment import Resources
+from trainwright.launch.launcher import collect_signals
 from trainwright.train.config import TrialMetrics
 from trainwright.train.submit import TrainRequest
 from trainwright.tune import asha
-from trainwright.tune.checks import job_hour_of
+from trainwright.tune.checks import SearchPlan
 from trainwright.tune.report import Trial
-from trainwright.tune.space import SearchSpace
 from trainwright.tune.study import Study
-from trainwright.tune.terminal import TrialObserver
+from trainwright.tune.tracking import TrialObserver
 from trainwright.tune.trial import TrialFailure, TrialProcess, TrialSpec, remove_checkpoints
 
 ENCODED = "encoded"
@@ -137,7 +135,7 @@ class _Pool:
     @contextlib.contextmanager
     def stopping(self) -> Iterator[list[int]]:
         """Stop all trainings whatever happens; yield the signals that came."""
-        with signals.collect_signals() as received:
+        with collect_signals() as received:
             try:
                 yield received
             except _Stopping as stopping:
@@ -159,6 +157,7 @@ class _Pool:
 def run_all(
     folder: Path,
     requests: Mapping[str, TrainRequest],
+    resources: Resources,
     *,
     parallel: int,
     destination: Destination | None = None,
@@ -171,6 +170,7 @@ def run_all(
     Args:
         folder: Folder of the study.
         requests: By name, which is that of a folder; ``run`` is replaced.
+        resources: Compute of each.
         parallel: Most trainings at a time.
         destination: Where their curves go; nowhere if absent.
         on_end: Called when one has ended.
@@ -180,9 +180,7 @@ def run_all(
         TrainwrightError: A training failed in a way that is not its own, such as a missing permission.
     """
     waiting, results = dict(requests), dict[str, Result]()
-    if not waiting:
-        return {}
-    pool = _Pool(folder, _resources(next(iter(waiting.values()))), destination)
+    pool = _Pool(folder, resources, destination)
     with pool.stopping() as received:
         while waiting or pool.running:
             while waiting and len(pool.running) < parallel:
@@ -198,9 +196,7 @@ def run_all(
 
 def search(
     study: Study,
-    request: TrainRequest,
-    space: SearchSpace,
-    tuning: Tuning,
+    plan: SearchPlan,
     *,
     folder: Path,
     observer: TrialObserver,
@@ -210,9 +206,7 @@ def search(
 
     Args:
         study: The open study.
-        request: A training without searched values; ``network``, ``training`` and ``run`` are replaced.
-        space: Turns the values of a trial into sections.
-        tuning: Budget, metric and the number of trials at a time.
+        plan: The search. ``network``, ``training`` and ``run`` of its request are replaced in each trial.
         folder: Folder of the study.
         observer: Observes the trials.
         destination: Where the curves of a trial go, by its number; nowhere if absent.
@@ -222,12 +216,7 @@ def search(
         InputError: The first trials were all rejected.
         TrainwrightError: A trial failed in a way that is not its own, such as a missing permission.
     """
-    pool = _Pool(folder, _resources(request), destination)
-    return _Search(study, request, space, tuning, pool, observer).run()
-
-
-def _resources(request: TrainRequest) -> Resources:
-    return Resources.parse(request.resources, "resources")
+    return _Search(study, plan, _Pool(folder, plan.resources, destination), observer).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,19 +235,9 @@ class SearchClock(Document):
 class _Search:
     """A search that runs."""
 
-    def __init__(
-        self,
-        study: Study,
-        request: TrainRequest,
-        space: SearchSpace,
-        tuning: Tuning,
-        pool: _Pool,
-        observer: TrialObserver,
-    ) -> None:
-        self._study, self._request, self._space, self._tuning = study, request, space, tuning
+    def __init__(self, study: Study, plan: SearchPlan, pool: _Pool, observer: TrialObserver) -> None:
+        self._study, self._plan, self._tuning = study, plan, plan.tuning
         self._pool, self._observer = pool, observer
-        training = Training.parse(request.training, "training")
-        self._job_hour = job_hour_of(tuning, training, pool.resources)
         self._adopted = study.running()
         self._before_s = SearchClock.of(pool.folder).seconds
         self._started = self._clock_at = time.monotonic()
@@ -316,13 +295,13 @@ class _Search:
         return self._before_s + time.monotonic() - self._started
 
     def _cost(self) -> float:
-        hour, pool = self._job_hour or 0.0, self._pool.running
+        hour, pool = self._plan.job_hour or 0.0, self._pool.running
         running = {int(name): entry.process.curves.seconds / 3600 * hour for name, entry in pool.items()}
         return sum(running.get(trial.number, trial.cost or 0.0) for trial in self._study.trials)
 
     def _start(self, trial: Trial, *, rungs: int) -> None:
-        network, training = self._space.sections(trial.params)
-        request = replace(self._request, network=network, training=training)
+        network, training = self._plan.space.sections(trial.params)
+        request = replace(self._plan.request, network=network, training=training)
         self._pool.start(str(trial.number), request)
         entry = self._pool.running[str(trial.number)]
         entry.rungs, process = rungs, entry.process
@@ -388,7 +367,7 @@ class _Search:
         return next(trial for trial in self._study.trials if trial.number == number)
 
     def _figures(self, process: TrialProcess) -> dict[str, Any]:
-        return process.figures(self._job_hour)
+        return process.figures(self._plan.job_hour)
 
     def _tick(self, *, now: bool = False) -> None:
         """Save the run time of the search now and then."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -189,7 +188,14 @@ class Study:
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         self._require()
-        self._storage.create_new_trial(self._id, _frozen(trial, values, distributions, state))
+        frozen = create_trial(
+            state=TrialState.RUNNING,
+            params=values,
+            distributions=distributions,
+            user_attrs={_RECORD: dataclasses.asdict(trial)},
+            system_attrs=state,
+        )
+        self._storage.create_new_trial(self._id, frozen)
         return trial
 
     def _sampler(self, number: int) -> BaseSampler:
@@ -255,21 +261,6 @@ class Study:
 
 def _record_of(frozen: FrozenTrial) -> Trial:
     return _RECORDS.validate_python(frozen.user_attrs[_RECORD])
-
-
-def _frozen(
-    trial: Trial,
-    values: Mapping[str, Any],
-    distributions: Mapping[str, BaseDistribution],
-    sampler: Mapping[str, Any],
-) -> FrozenTrial:
-    return create_trial(
-        state=TrialState.RUNNING,
-        params=dict(values),
-        distributions=dict(distributions),
-        user_attrs={_RECORD: dataclasses.asdict(trial)},
-        system_attrs=dict(sampler),
-    )
 
 
 @contextmanager

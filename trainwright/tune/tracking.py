@@ -1,4 +1,6 @@
-"""The runs of a study in MLflow: one for the study, and one nested in it for each trial.
+"""Observe the trials of a study: lines on the terminal, and runs in MLflow.
+
+The runs of a study in MLflow: one for the study, and one nested in it for each trial.
 
 The trainings send their curves to the runs of their trials themselves (:mod:`trainwright.tracking`). This
 module adds parameters, values, cost and states, also of trials that failed. A thread sends them in order and
@@ -9,22 +11,19 @@ tag that it was created with, and a value that is sent twice counts once.
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from trainwright.documents import canonical
 from trainwright.errors import TrainwrightError
+from trainwright.redaction import printable
+from trainwright.report.svg import duration
 from trainwright.retries import OUTAGE_S
 from trainwright.tracking.history import TrackingDestination, run_of
 from trainwright.tracking.server import open_client, persist
 from trainwright.tune.report import StudyReport, Trial
-from trainwright.tune.terminal import TrialObserver
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 _PARENT = "mlflow.parentRunId"
 _LAST_S = 20.0
@@ -34,8 +33,71 @@ _FIRST_S = 5.0
 """Seconds to wait for the run of the study, so that the runs of its trials are nested from their start."""
 
 _STATUS = {"complete": "FINISHED", "pruned": "KILLED", "infeasible": "FAILED"}
-
 _Action: TypeAlias = "Callable[[MlflowClient], None]"
+
+
+class TrialObserver:
+    """Observes the trials of a search; the methods of this class do nothing."""
+
+    def on_start(self, trial: Trial) -> None:
+        """Observe a trial that starts, resumes, or is adopted."""
+
+    def on_wait(self, trial: Trial, sentence: str) -> None:
+        """Observe a trial whose job waits, such as for the quota of its queue."""
+
+    def on_end(self, trial: Trial) -> None:
+        """Observe a trial that is complete, paused, pruned or infeasible."""
+
+
+class TrialLines(TrialObserver):
+    """Print one line per event; equal lines of a trial that waits once.
+
+    Args:
+        stream: Where the lines go: the standard error of the step, so that its log and the screen of a run
+            show them.
+        direction: ``minimize`` or ``maximize``.
+    """
+
+    def __init__(self, stream: TextIO, direction: str) -> None:
+        self._stream = stream
+        self._pick = min if direction == "minimize" else max
+        self._best: float | None = None
+        self._waiting: dict[int, str] = {}
+
+    def on_start(self, trial: Trial) -> None:
+        """Print the parameters."""
+        self._waiting.pop(trial.number, None)
+        again = f"start {trial.attempts}: " if trial.attempts > 1 else ""
+        self._line(trial, "running", again + _params(trial))
+
+    def on_wait(self, trial: Trial, sentence: str) -> None:
+        """Print why it waits, unless the last line says the same."""
+        if self._waiting.get(trial.number) != sentence:
+            self._waiting[trial.number] = sentence
+            self._line(trial, "waiting", sentence)
+
+    def on_end(self, trial: Trial) -> None:
+        """Print its value, the best value so far, steps, time and reason."""
+        self._waiting.pop(trial.number, None)
+        parts = [f"{trial.steps:,} of {trial.total:,} steps", duration(trial.seconds)]
+        if trial.value is not None:
+            self._best = trial.value if self._best is None else self._pick(self._best, trial.value)
+            parts = [f"{trial.value:.5g} (best {self._best:.5g})", *parts]
+        self._line(trial, trial.state, ", ".join([*parts, *filter(None, [trial.reason])]))
+
+    def _line(self, trial: Trial, state: str, text: str) -> None:
+        print(printable(f"trial {trial.number:<4} {state:<10} {text}"), file=self._stream, flush=True)
+
+
+def _params(trial: Trial) -> str:
+    values = (
+        (key, f"{value:.4g}" if isinstance(value, float) else value) for key, value in trial.params.items()
+    )
+    return ", ".join(f"{key} {value}" for key, value in values)
+
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 
 @dataclass(frozen=True)
@@ -52,7 +114,10 @@ class StudyServer:
 
 
 class StudyTracking(TrialObserver):
-    """Sends the trials of a study to MLflow, from a thread of its own; does nothing without a server."""
+    """Sends the trials of a study to MLflow, from a thread of its own; does nothing without a server.
+
+    A trial that starts is not sent: its training creates its run.
+    """
 
     def __init__(self, server: StudyServer | None) -> None:
         self._server = server
@@ -72,12 +137,6 @@ class StudyTracking(TrialObserver):
             name: Number of a trial, or name of a training that confirms one.
         """
         return asdict(self._nested(name)) if self._server else {}
-
-    def on_start(self, trial: Trial) -> None:
-        """Send nothing: the training of the trial creates its run."""
-
-    def on_wait(self, trial: Trial, sentence: str) -> None:
-        """Send nothing."""
 
     def on_end(self, trial: Trial) -> None:
         """Send a trial that has ended or paused; returns at once."""
@@ -168,13 +227,3 @@ def _log(
         ],
         tags=[RunTag(name, value[:5000]) for name, value in tags.items() if value],
     )
-
-
-@contextmanager
-def tracked(server: StudyServer | None) -> Iterator[StudyTracking]:
-    """Send the trials of a study while the context lasts."""
-    tracking = StudyTracking(server)
-    try:
-        yield tracking
-    finally:
-        tracking.close()

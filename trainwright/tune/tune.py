@@ -1,11 +1,12 @@
 """The step: search hyperparameters, confirm the best trials, and return the sections of the winner."""
 
+import contextlib
 import dataclasses
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +23,8 @@ from trainwright.tune.page import summary as summarize
 from trainwright.tune.page import write_page
 from trainwright.tune.report import Confirmation, StudyReport, Trial
 from trainwright.tune.study import open_study
-from trainwright.tune.terminal import TrialLines, TrialObserver
-from trainwright.tune.tracking import StudyServer, StudyTracking, tracked
+from trainwright.tune.tracking import StudyServer, StudyTracking, TrialLines, TrialObserver
 from trainwright.tune.trial import TrialCurves, TrialFailure
-
-
-@dataclass(frozen=True)
-class TuneRequest:
-    """The parameters of the step.
-
-    Attributes:
-        training_set: Folder of the training-set snapshot.
-        data_version: Digest of its manifest.
-        tuning: Section ``tuning`` of the experiment; ``network``, ``training`` and ``resources`` likewise.
-        image: Image of the trials' pods.
-        run: Address of the study artifact: the same at every retry of the same step of the same run.
-        step: Settings of the pipeline for the step itself, by the names of ``dsl.TaskConfig``'s fields.
-    """
-
-    training_set: Path
-    data_version: str
-    tuning: str | Mapping[str, Any]
-    network: str | Mapping[str, Any]
-    training: str | Mapping[str, Any]
-    resources: str | Mapping[str, Any]
-    image: str
-    run: str
-    step: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,11 +37,12 @@ class Tuned:
     metrics: dict[str, float]
 
 
-def tune(request: TuneRequest, study: Path, summary: Path, report: Path) -> Tuned:
+def tune(request: TrainRequest, tuning: Any, study: Path, summary: Path, report: Path) -> Tuned:
     """Search, confirm, and write the study to the step's outputs.
 
     Args:
-        request: The parameters.
+        request: The training of the default configuration; ``run`` is the address of the study artifact.
+        tuning: Section ``tuning`` of the experiment.
         study: Output folder of ``study.json``.
         summary: Output file of the Markdown summary.
         report: Output file of the page.
@@ -76,17 +53,7 @@ def tune(request: TuneRequest, study: Path, summary: Path, report: Path) -> Tune
             continues the study.
     """
     watch = Stopwatch()
-    default = TrainRequest(
-        training_set=request.training_set,
-        data_version=request.data_version,
-        network=request.network,
-        training=request.training,
-        resources=request.resources,
-        image=request.image,
-        run=request.run,
-        step=request.step,
-    )
-    plan = check_search(default, request.tuning)
+    plan = check_search(request, tuning)
     digest = digest_text(canonical([request.run, plan.identity]))[:16]
     folder = study_folder(plan, study, digest)
     name = plan.tuning.study or digest
@@ -119,18 +86,10 @@ def _run_study(plan: SearchPlan, folder: Path, name: str, server: StudyServer | 
     shared = plan.launcher != "local"
     with (
         open_study(folder, plan.identity, plan.space, shared=shared) as study,
-        tracked(server) as tracking,
+        contextlib.closing(StudyTracking(server)) as tracking,
     ):
         observer = _Observers([TrialLines(sys.stderr, tuning.direction), tracking])
-        ended = search(
-            study,
-            plan.request,
-            plan.space,
-            tuning,
-            folder=folder,
-            observer=observer,
-            destination=tracking.destination,
-        )
+        ended = search(study, plan, folder=folder, observer=observer, destination=tracking.destination)
         clock = time.monotonic()
         confirmation, confirmation_s = _confirm(plan, folder, study.trials, tracking)
         params = {trial.number: trial.params for trial in study.trials}
@@ -205,6 +164,7 @@ def _confirm(
     results = run_all(
         folder,
         requests,
+        plan.resources,
         parallel=plan.tuning.parallel,
         destination=tracking.destination,
         on_end=lambda name, result: _print_result(name, result, plan.tuning.metric),

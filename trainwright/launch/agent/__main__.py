@@ -37,9 +37,8 @@ from trainwright.launch.agent.rank_errors import (
     round_folder,
     upcoming_round,
 )
-from trainwright.launch.completion import Completion, completed
 from trainwright.launch.failure import Failure
-from trainwright.launch.job_directory import FAILED_ATTEMPT_FILE
+from trainwright.launch.job_directory import FAILED_ATTEMPT_FILE, Completion, completed
 
 
 def main(argv: list[str]) -> int:

@@ -7,18 +7,28 @@ an attempt that completed meanwhile is read from its folder alone.
 import contextlib
 import dataclasses
 import os
+import shlex
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client as k8s  # type: ignore[import-untyped]
 from kubernetes import config
 
-from trainwright.errors import DependencyError, Preempted, PreemptedUnsaved, TrainwrightError, TransientError
-from trainwright.launch import job_directory, manifests, signals
-from trainwright.launch.cluster import deletion, failure_report
+from trainwright import redaction
+from trainwright.errors import (
+    DependencyError,
+    InputError,
+    PermissionRefused,
+    Preempted,
+    PreemptedUnsaved,
+    TrainwrightError,
+    TransientError,
+)
+from trainwright.launch import job_directory, logs, manifests
 from trainwright.launch.cluster.api import Api, JobKind, Selection
 from trainwright.launch.cluster.history import (
     AttemptHistory,
@@ -27,15 +37,25 @@ from trainwright.launch.cluster.history import (
     last_checkpoint_s,
     last_failed_attempt,
 )
-from trainwright.launch.cluster.lease import LeasedJob, LeaseLost, create_or_adopt, holder_of, new_holder
+from trainwright.launch.cluster.lease import (
+    LeasedJob,
+    LeaseLost,
+    create_or_adopt,
+    holder_of,
+    live_pods,
+    new_holder,
+    poll_until,
+    wait_until_gone,
+)
 from trainwright.launch.cluster.monitor import AttemptOutcome, ClusterSettings, JobMonitor
 from trainwright.launch.cluster.responses import ApiConflict
-from trainwright.launch.completion import Completion, completed
 from trainwright.launch.diagnosis.diagnosis import Success
 from trainwright.launch.diagnosis.incidents import count_attempt_interruptions
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.failure import Failure
-from trainwright.launch.job import Job, Result
+from trainwright.launch.job import Job, JobReference, Result
+from trainwright.launch.job_directory import Completion, completed, job_directory_of
+from trainwright.launch.launcher import Stopped, raise_on_signal
 from trainwright.retries import RetryPolicy
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -46,14 +66,20 @@ _STOP_S, _STOP_ANSWER_S = 20.0, 5.0
 _LATE_CREATION_S = 5.0
 """Seconds in which a creation whose reply was not awaited can still take effect."""
 
+_TAIL_LINES = 40
+_MAX_COMMANDS = 8
+
 
 class ClusterLauncher:
     """Submits jobs to a cluster, monitors them and reports how they ended.
 
-    The Argo workflow ``workflow`` owns the job; empty: none does, and its lease and deadline end it.
+    The Argo workflow ``workflow`` owns the job: None for that of this pod; empty: none does, and its lease
+    and deadline end it.
     """
 
-    def __init__(self, api: Api, *, workflow: str = "", settings: ClusterSettings | None = None) -> None:
+    def __init__(
+        self, api: Api, *, workflow: str | None = "", settings: ClusterSettings | None = None
+    ) -> None:
         self._api, self._workflow, self._settings = api, workflow, settings or ClusterSettings()
         self.name, self._holder = api.kind.name, new_holder()
         self._leased: LeasedJob | None = None
@@ -61,9 +87,9 @@ class ClusterLauncher:
 
     @classmethod
     def in_cluster(
-        cls, kind: JobKind, *, workflow: str = "", outage_s: float = 900.0, pending_s: float = 1800.0
+        cls, kind: JobKind, *, outage_s: float = 900.0, pending_s: float = 1800.0
     ) -> "ClusterLauncher":
-        """Use the service account of this pod, and its workflow unless another one is named."""
+        """Use the service account of this pod, and its workflow."""
         settings = k8s.Configuration()
         try:
             config.load_incluster_config(client_configuration=settings)
@@ -76,7 +102,7 @@ class ClusterLauncher:
             ) from None
         settings.retries = False
         api = Api(k8s.ApiClient(settings), namespace, kind, RetryPolicy(outage_s=outage_s))
-        return cls(api, workflow=workflow or own_workflow(api), settings=ClusterSettings(pending_s=pending_s))
+        return cls(api, workflow=None, settings=ClusterSettings(pending_s=pending_s))
 
     def run(self, job: Job) -> Result:
         """Run a job to its end, or adopt it where it already runs.
@@ -97,11 +123,11 @@ class ClusterLauncher:
             if completion := completed(folder, folder.name):
                 return self._result(folder, completion)
         _reject_unchanged_after_oom(job)
-        failure_report.remove_reports(job.folder)
-        with signals.raise_on_signal():
+        remove_reports(job.folder)
+        with raise_on_signal():
             try:
                 return self._run(job)
-            except signals.Stopped as stopped:
+            except Stopped as stopped:
                 self._stop()
                 raise _stop_error(stopped.name, job, self._requested) from None
             except LeaseLost as lost:
@@ -135,28 +161,27 @@ class ClusterLauncher:
                 current = dataclasses.replace(current, folder=job_directory.copy_attempt(job.folder, inputs))
 
     def _owner(self) -> dict[str, Any] | None:
-        if not self._workflow:
+        name = own_workflow(self._api) if self._workflow is None else self._workflow
+        if not name:
             return None
-        found = self._api.workflow(self._workflow)
+        found = self._api.workflow(name)
         if found is None:
-            sys.stderr.write(f"there is no workflow {self._workflow}: the job has no owner\n")
+            sys.stderr.write(f"there is no workflow {name}: the job has no owner\n")
             return None
-        return manifests.owner_reference(
-            "argoproj.io/v1alpha1", "Workflow", self._workflow, found["metadata"]["uid"]
-        )
+        return manifests.owner_reference(name, found["metadata"]["uid"])
 
     def _submit(self, job: Job, owner: dict[str, Any] | None) -> LeasedJob:
         """Create or adopt the job."""
         api, self._leased, self._requested = self._api, None, job.name
-        reference = failure_report.job_reference(api.kind, api.namespace, job.name)
+        reference = job_reference(api.kind, api.namespace, job.name)
         manifest = manifests.make_manifest(job, self.name, owner)
         try:
             leased = create_or_adopt(api, job, manifest, self._holder, self._gone_s(job))
         except TransientError:
             raise
         except TrainwrightError as error:
-            failure, nothing = failure_report.creation_failure(error), ObservedJob(job.name)
-            failure_report.write_report(failure, nothing, reference, api.kind, job.folder)
+            failure, nothing = creation_failure(error), ObservedJob(job.name)
+            write_report(failure, nothing, reference, api.kind, job.folder)
             raise
         self._leased = leased
         verb = "found" if leased.adopted else "created"
@@ -206,10 +231,10 @@ class ClusterLauncher:
         )
         history = AttemptHistory((*past.entries, (folder.name, entry)))
         retry = failure.retryable and not exceeded_budget(job.budget, history.spent)
-        reference = failure_report.job_reference(api.kind, api.namespace, leased.name)
-        full = failure_report.write_report(failure, ended.observed, reference, api.kind, folder, past.lines)
+        reference = job_reference(api.kind, api.namespace, leased.name)
+        full = write_report(failure, ended.observed, reference, api.kind, folder, past.lines)
         if failure.pod != ended.followed:
-            failure_report.print_log_tail(failure, ended.observed)
+            print_log_tail(failure, ended.observed)
         dataclasses.replace(entry, final=not retry).save(folder)
         if not retry:
             self._end_pods(leased, ended, failure)
@@ -220,7 +245,7 @@ class ClusterLauncher:
             f"{failure.lost_gpu_s:,.0f} GPU seconds lost\n"
         )
         leased.delete()
-        deletion.wait_until_gone(api, leased.name, leased.uid, self._gone_s(job), leased.attempt)
+        wait_until_gone(api, leased.name, leased.uid, self._gone_s(job), leased.attempt)
 
     def _end_pods(self, leased: LeasedJob, ended: AttemptOutcome, failure: Failure) -> None:
         """Delete a failed job unless its operator ends its pods, since the pods keep their logs."""
@@ -229,10 +254,10 @@ class ClusterLauncher:
             return
 
         def all_ending() -> bool:
-            pods = deletion.live_pods(self._api, leased.name, leased.attempt)
+            pods = live_pods(self._api, leased.name, leased.attempt)
             return all(pod["metadata"].get("deletionTimestamp") for pod in pods)
 
-        if not (state and state.ended and deletion.poll_until(all_ending, self._settings.cleaned_s)):
+        if not (state and state.ended and poll_until(all_ending, self._settings.cleaned_s)):
             leased.delete()
             sys.stderr.write(f"job {leased.name} was deleted after {failure.kind}\n")
 
@@ -310,3 +335,82 @@ def _stop_error(signal: str, job: Job, requested: str) -> TrainwrightError:
     if last_checkpoint_s(job.folder):
         return Preempted(what, hint="Run the step again: it resumes from its last checkpoint.")
     return PreemptedUnsaved(what)
+
+
+def creation_failure(error: TrainwrightError) -> Failure:
+    """Return the failure of a job that could not be created, from the error of the API call."""
+    if isinstance(error, TransientError):
+        kind = "INFRASTRUCTURE"
+    elif isinstance(error, DependencyError) and "quota" in error.what:
+        kind = "QUOTA_WAIT"
+    else:
+        known = isinstance(error, InputError | PermissionRefused | DependencyError)
+        kind = "CONFIG" if known else "UNKNOWN"
+    return Failure.of(
+        kind,
+        redaction.redact(error.what),
+        reason=type(error).__name__,
+        evidence=redaction.bounded_evidence([error.what]),
+        advice=error.hint,
+        code=error.code,
+    )
+
+
+def write_report(
+    failure: Failure,
+    observed: ObservedJob,
+    reference: JobReference,
+    kind: JobKind,
+    folder: Path,
+    earlier: Sequence[str] = (),
+) -> Failure:
+    """Write a failure and its card into the attempt's folder and into the job directory.
+
+    Returns:
+        The failure with ``earlier``, one line for each attempt before it, in its evidence.
+    """
+    evidence = redaction.bounded_evidence([*failure.evidence, *earlier])
+    full = dataclasses.replace(failure, evidence=evidence)
+    # The failing pod first.
+    pods = sorted(dict.fromkeys(pod.name for pod in observed.pods), key=lambda name: name != failure.pod)
+    space = shlex.quote(reference.namespace)
+    one = [f"kubectl logs -n {space} {name} -c {kind.container}" for name in pods[:_MAX_COMMANDS]]
+    commands = "\n".join([reference.commands[0], *one, *reference.commands[1:]])
+    card = full.card() + f"\nIts pods, as long as they are there:\n\n```\n{commands}\n```\n"
+    directory = job_directory_of(folder)
+    for place in {folder, *([directory] if directory else [])}:
+        try:
+            if place.is_dir():
+                full.write(place)
+                (place / Failure.CARD).write_text(card)
+        except OSError as error:  # a full disk must not hide why the job failed
+            sys.stderr.write(f"the failure could not be written to {place}: {error}\n")
+    return full
+
+
+def remove_reports(folder: Path) -> None:
+    """Remove the report of an earlier launch from the job directory."""
+    if directory := job_directory_of(folder):
+        for name in (Failure.FILE, Failure.CARD):
+            with contextlib.suppress(OSError):
+                (directory / name).unlink(missing_ok=True)
+
+
+def print_log_tail(failure: Failure, observed: ObservedJob) -> None:
+    """Print the end of the failing pod's log."""
+    pod = next((pod for pod in observed.pods[::-1] if pod.name == failure.pod), None)
+    tail = logs.parse_log(observed.log(pod.uid), lines=_TAIL_LINES).tail if pod else ()
+    if tail:
+        lines = "\n".join(f"  {redaction.redact(line)[:400]}" for line in tail)
+        sys.stderr.write(f"The end of the log of pod {failure.pod}:\n{lines}\n")
+
+
+def job_reference(kind: JobKind, namespace: str, name: str) -> JobReference:
+    """Return the reference to a job; its first command shows the logs of all ranks."""
+    space = shlex.quote(namespace)
+    pods = f"-n {space} -l {kind.pods}={name} -c {kind.container}"
+    commands = (
+        f"kubectl logs {pods} --prefix --tail=-1 --max-log-requests=64",
+        f"kubectl describe -n {space} {kind.plural}.{kind.group} {name}",
+    )
+    return JobReference(kind=kind.kind, namespace=namespace, name=name, commands=commands)

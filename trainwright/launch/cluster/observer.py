@@ -10,15 +10,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import urllib3
 
 from trainwright.errors import DependencyError, PermissionRefused, TrainwrightError, TransientError
 from trainwright.launch.cluster.api import Api, Selection
-from trainwright.launch.cluster.deletion import belongs_to
-from trainwright.launch.cluster.lease import RENEW_S, LeasedJob, LeaseLost, LeaseRenewal, holder_of
+from trainwright.launch.cluster.lease import (
+    RENEW_S,
+    LeasedJob,
+    LeaseLost,
+    LeaseRenewal,
+    belongs_to,
+    holder_of,
+)
 from trainwright.launch.cluster.responses import (
     ApiConflict,
     ApiGone,
@@ -28,7 +33,7 @@ from trainwright.launch.cluster.responses import (
     Object,
 )
 from trainwright.launch.diagnosis.observed_job import ObservedJob
-from trainwright.launch.diagnosis.workload import read_workload
+from trainwright.launch.diagnosis.state import read_workload
 from trainwright.retries import Backoff
 
 LISTED = "LISTED"
@@ -78,9 +83,7 @@ class Watcher:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop watching; the thread closes its connection itself."""
         self._stopped.set()
         if (response := self._open) is not None:

@@ -15,13 +15,13 @@ from trainwright.launch.agent.rank_errors import (
     last_round,
     round_folder,
 )
-from trainwright.launch.completion import Completion
 from trainwright.launch.diagnosis import incidents
 from trainwright.launch.diagnosis.incidents import Incident, find_incidents
 from trainwright.launch.diagnosis.observed_job import ObservedJob
 from trainwright.launch.diagnosis.state import PodState
 from trainwright.launch.diagnosis.waiting import find_waiting
 from trainwright.launch.failure import FAILURE_CLASSES, Failure
+from trainwright.launch.job_directory import Completion
 
 _KUBERNETES_FACTS = frozenset({"HOST_OOM", "PREEMPTED", "EVICTED_DISK", "NODE_GPU"})
 """Classes that Kubernetes knows better than the processes, which only notice the consequences."""

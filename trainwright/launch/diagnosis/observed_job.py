@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainwright.launch.diagnosis import state, workload
-from trainwright.launch.diagnosis.state import JobState, Object, PodState, parse_time
-from trainwright.launch.diagnosis.workload import Workload
+from trainwright.launch.diagnosis import state
+from trainwright.launch.diagnosis.state import JobState, Object, PodState, Workload, parse_time
 
 MAX_LOG = 65_536
 """Characters kept of the end of a log."""
@@ -56,17 +55,6 @@ class ObservedJob:
         self.workload: Workload | None = None
         self.preemptor = ""
         self._missing: tuple[float, float] | None = None
-
-    def update(self, kind: str, change: str, body: Object) -> None:
-        """Add an event of a watch: kind, change (``ADDED``, ``MODIFIED`` or ``DELETED``) and object."""
-        gone = change == "DELETED"
-        match kind:
-            case "PyTorchJob" | "TrainJob":
-                self.update_job(body, gone=gone)
-            case "Pod":
-                self.update_pod(body, gone=gone)
-            case "Event" if not gone:
-                self.add_event(body)
 
     def update_job(self, job: Object, *, gone: bool = False) -> None:
         """Add a version of the job; ``gone`` marks the last one of a removed job."""
@@ -130,7 +118,7 @@ class ObservedJob:
 
     def update_workload(self, body: Object, *, preemptor: str = "") -> None:
         """Add Kueue's Workload of the job, and the kind and name of the job that took its quota, if known."""
-        found = workload.read_workload(body)
+        found = state.read_workload(body)
         self.workload, self.preemptor, self._missing = found, preemptor, None
         key = f"{found.uid}/QuotaReserved"
         self._events.pop(key, None)

@@ -5,8 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainwright.launch.diagnosis.observed_job import Event, ObservedJob
-from trainwright.launch.diagnosis.state import MAIN_CONTAINERS, JobState, PodState, StatusReason
-from trainwright.launch.diagnosis.workload import can_never_be_admitted, preemption_cause
+from trainwright.launch.diagnosis.state import (
+    MAIN_CONTAINERS,
+    JobState,
+    PodState,
+    StatusReason,
+    can_never_be_admitted,
+    preemption_cause,
+)
 
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
@@ -75,7 +81,6 @@ class Waiting:
     message: str = ""
     pod: str = ""
     broken: bool = False
-    since_s: float | None = None
 
     def __str__(self) -> str:
         """Return one line."""
@@ -118,18 +123,17 @@ def _job_waits(observed: ObservedJob) -> Iterator[Waiting]:
         yield Waiting("CONFIG", words, "TrainingRuntimeNotSupported", broken=True)
     elif not job.reconciled and not observed.pods:
         words = f"{job.operator} has not looked at it yet"
-        yield Waiting("INFRASTRUCTURE", words, "NoStatus", since_s=job.created_s)
+        yield Waiting("INFRASTRUCTURE", words, "NoStatus")
 
 
 def _in_queue(observed: ObservedJob, job: JobState, said: StatusReason | None) -> Waiting:
     """Return what a suspended job waits for, and whether its queue can ever admit it."""
-    since_s = job.suspensions[-1][0] if job.suspensions else None
     message, reason = (said.message, said.reason) if said else ("", "Suspended")
     if job.queue and said is None and observed.without_workload_s > _UNQUEUED_S:  # without any event
         priority = f"is there a WorkloadPriorityClass {job.priority}?"
         why = priority if job.priority else "does Kueue take its kind?"
         words = f"it names queue {job.queue}, and Kueue makes no workload of it: {why}"
-        return Waiting("CONFIG", words, "NoWorkload", broken=True, since_s=since_s)
+        return Waiting("CONFIG", words, "NoWorkload", broken=True)
     broken, words = False, f"it is in queue {job.queue}"
     deactivated = observed.workload is not None and not observed.workload.active
     if not job.queue:
@@ -144,13 +148,13 @@ def _in_queue(observed: ObservedJob, job: JobState, said: StatusReason | None) -
         words += f": it was preempted by {who}{f' ({cause})' if cause else ''} and waits for quota"
     else:
         words += ": it waits for quota"
-    return Waiting("QUOTA_WAIT", words, reason, message, broken=broken, since_s=since_s)
+    return Waiting("QUOTA_WAIT", words, reason, message, broken=broken)
 
 
 def _queue_reason(observed: ObservedJob) -> StatusReason | None:
     """Return Kueue's reason why the job is not admitted, from its Workload, else from events."""
     if found := observed.workload:
-        reason = StatusReason(reason=found.reason, message=found.message, since_s=found.since_s)
+        reason = StatusReason(reason=found.reason, message=found.message)
         return reason if found.reason else None
     said = [
         event
@@ -162,7 +166,7 @@ def _queue_reason(observed: ObservedJob) -> StatusReason | None:
 
 
 def _status_reason(event: Event) -> StatusReason:
-    return StatusReason(reason=event.reason, message=event.message, since_s=event.at_s)
+    return StatusReason(reason=event.reason, message=event.message)
 
 
 def _rejected_pods(observed: ObservedJob) -> Iterator[Waiting]:
@@ -188,7 +192,7 @@ def _rejected_pods(observed: ObservedJob) -> Iterator[Waiting]:
         elif event.reason == "TrainJobResourcesCreationFailed":
             words = f"{job.operator} cannot make its JobSet"
         broken = kind == "CONFIG"
-        yield Waiting(kind, words, event.reason, event.message, broken=broken, since_s=event.at_s)
+        yield Waiting(kind, words, event.reason, event.message, broken=broken)
 
 
 def _pods_wait(observed: ObservedJob) -> Iterator[Waiting]:
@@ -217,8 +221,7 @@ def _pods_wait(observed: ObservedJob) -> Iterator[Waiting]:
 
 
 def _pod_waits(pod: PodState, kind: str, words: str, word: StatusReason, *, broken: bool = False) -> Waiting:
-    since_s = word.since_s or pod.scheduled_s or pod.created_s
-    return Waiting(kind, words, word.reason, word.message, pod.name, broken, since_s)
+    return Waiting(kind, words, word.reason, word.message, pod.name, broken)
 
 
 def _unscheduled(pod: PodState, word: StatusReason, events: tuple[Event, ...]) -> Waiting:

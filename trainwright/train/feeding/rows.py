@@ -25,9 +25,9 @@ from trainwright.experiment import Tabular
 from trainwright.experiment.training import Feeding
 from trainwright.serving.columns import numeric_labels, to_values
 from trainwright.train.feeding.cache import FORMAT, ShardedSplit, ShardSpec
-from trainwright.train.feeding.hold_out import HoldOut
 from trainwright.train.feeding.loader import Batch
 from trainwright.train.feeding.target import (
+    HoldOut,
     LabelStats,
     merge_labels,
     require_learnable,

@@ -1,6 +1,7 @@
 """The target of a training on rows: its labels, class weights, loss, and decision threshold."""
 
 import functools
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,6 @@ from trainwright.serving.columns import numeric_labels
 from trainwright.serving.outputs import Outputs, Threshold
 from trainwright.serving.predictions import no_labels
 from trainwright.train.architectures import Architecture, Target
-from trainwright.train.feeding.hold_out import HoldOut
 from trainwright.train.process_group import Coordinator, Ranks
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -34,6 +34,33 @@ MOST_CLASSES = 10_000
 
 _TWO = 2
 _SHOWN = 5
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """The held-out rows of a split, or, unless ``inside``, all its other rows.
+
+    Whether a row is held out depends on its key and the seed alone: every process, attempt and kind of model
+    holds out the same rows.
+    """
+
+    share: float
+    seed: int
+    inside: bool
+
+    @classmethod
+    def of(cls, training: ResolvedTraining, *, inside: bool) -> Self | None:
+        """Return the rows of a training; None if it holds none out."""
+        early = training.guards.early_stopping
+        return cls(early.share, training.seed, inside) if early and early.share else None
+
+    def mask(self, keys: pa.Array) -> pa.Array:
+        """Return whether each row belongs here, from the column with the keys."""
+        # A seed of its own: the splits of `data` may be hashes of the same key, by data.split_seed.
+        digest = hashlib.sha256(f"held out {self.seed}".encode()).digest()
+        hashes = tables.fingerprints(keys, int.from_bytes(digest[:8], "big"))
+        held_out = hashes < int(self.share * 2**64)
+        return pa.array(held_out == self.inside)
 
 
 @dataclass(frozen=True)
@@ -130,7 +157,24 @@ def require_learnable(found: LabelStats, described: SnapshotTarget, name: str, s
         DataRefused: There are not two classes, or two different numbers.
     """
     require_in_range(found, described, name, split)
-    _require_different(found, described, name, split)
+    where, rest = f"split {split!r} of the training set", f"{found.missing:,} rows have none"
+    if found.kind == "regression":
+        if found.rows and found.low[0] < found.high[0]:
+            return
+        value = f"is {found.low[0]:g} in {found.rows:,} rows" if found.rows else "has no value"
+        raise DataRefused(f"label {name!r} {value}; {rest}", where=where, hint="There is nothing to learn.")
+    if len(found.counts) >= _TWO:
+        return
+    counts = (
+        f"{found.counts.get(1, 0):,} ones and {found.counts.get(0, 0):,} zeros"
+        if found.classes <= _TWO
+        else ", ".join(f"{rows:,} of class {class_name(described, at)}" for at, rows in found.counts.items())
+    )
+    raise DataRefused(
+        f"label {name!r} has {counts}; {rest}",
+        where=where,
+        hint="Training needs rows of at least two classes: check the label, or the split's time span.",
+    )
 
 
 def require_in_range(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
@@ -154,27 +198,6 @@ def require_in_range(found: LabelStats, described: SnapshotTarget, name: str, sp
     if described.classes and high >= len(described.classes):
         what = f"{shown}; the snapshot names {len(described.classes)} classes"
         raise InputError(what, where=where, hint=hint)
-
-
-def _require_different(found: LabelStats, described: SnapshotTarget, name: str, split: str) -> None:
-    where, rest = f"split {split!r} of the training set", f"{found.missing:,} rows have none"
-    if found.kind == "regression":
-        if found.rows and found.low[0] < found.high[0]:
-            return
-        value = f"is {found.low[0]:g} in {found.rows:,} rows" if found.rows else "has no value"
-        raise DataRefused(f"label {name!r} {value}; {rest}", where=where, hint="There is nothing to learn.")
-    if len(found.counts) >= _TWO:
-        return
-    counts = (
-        f"{found.counts.get(1, 0):,} ones and {found.counts.get(0, 0):,} zeros"
-        if found.classes <= _TWO
-        else ", ".join(f"{rows:,} of class {class_name(described, at)}" for at, rows in found.counts.items())
-    )
-    raise DataRefused(
-        f"label {name!r} has {counts}; {rest}",
-        where=where,
-        hint="Training needs rows of at least two classes: check the label, or the split's time span.",
-    )
 
 
 def target_values(column: pa.Array, kind: str) -> NDArray[np.float32] | NDArray[np.int32]:

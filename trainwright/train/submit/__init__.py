@@ -1,22 +1,35 @@
 """Submits a training as a job, and collects its outputs. Runs without torch and without pyarrow."""
 
 import dataclasses
+import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from trainwright import credentials, tracking
-from trainwright.artifacts import Model, Record, Snapshot
+from trainwright.artifacts import JobUsage, Model, Record, Snapshot
 from trainwright.documents import canonical, digest_file, digest_text
-from trainwright.errors import InputError, InternalError, TrainwrightError
+from trainwright.errors import DependencyError, InputError, InternalError, TrainwrightError, in_our_words
 from trainwright.experiment import Resources, Training, read_network
 from trainwright.experiment.resources import JobPlacement
 from trainwright.launch import launcher as launchers
 from trainwright.launch.job import FOLDER_PLACEHOLDER, Job, JobReference, Launcher, Result
-from trainwright.launch.job_directory import publish
+from trainwright.launch.job_directory import (
+    create_attempt,
+    locked_attempt,
+    newest_attempt,
+    publish,
+    remove_checkpoints,
+    remove_job_directory,
+    sibling_directories,
+)
 from trainwright.report import markdown
 from trainwright.tracking.history import (
     HISTORY_FILE,
@@ -24,13 +37,17 @@ from trainwright.tracking.history import (
     TrainingHistory,
     kfp_destination,
 )
-from trainwright.train.config import TrainConfig, TrialMetrics, degrees_of
+from trainwright.train.config import TrainConfig, TrialMetrics, degrees_of, differences
 from trainwright.train.defaults import resolve_training
 from trainwright.train.page_delivery import copy_page, failed_report_prefix, show_failure
 from trainwright.train.submit.checks import check_elastic, check_request
-from trainwright.train.submit.job_directory import next_attempt_folder, next_trial_folder
 from trainwright.train.submit.task_config import apply_task_config
-from trainwright.train.submit.usage import write_usage
+
+TRIAL_DIRECTORY = "job-trial"
+"""Name of the job directory in a trial's folder."""
+
+_SectionT = TypeVar("_SectionT")
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,6 @@ class TrainRequest:
         image: Image of the job's pods.
         run: Address of the model artifact: the same at every retry of the same step of the same run.
         step: Settings of the pipeline for the step itself, by the names of ``dsl.TaskConfig``'s fields.
-        workflow: The Argo workflow of the run, which owns a cluster's job; empty if there is none.
     """
 
     training_set: Path
@@ -55,11 +71,6 @@ class TrainRequest:
     image: str
     run: str
     step: Mapping[str, Any] = field(default_factory=dict)
-    workflow: str = ""
-
-
-TRIAL_DIRECTORY = "job-trial"
-"""Name of the job directory in a trial's folder."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +182,7 @@ class _Prepared:
         _write_config(self.config, folder, self.launcher, self.resources)
         if launcher is None:
             launcher = launchers.create_launcher(
-                self.launcher,
-                workflow=self.request.workflow,
-                outage_s=self.resources.outage_s,
-                pending_s=self.resources.pending_s,
+                self.launcher, outage_s=self.resources.outage_s, pending_s=self.resources.pending_s
             )
         return launcher.run(_job(self, folder, task))
 
@@ -185,9 +193,6 @@ def _prepare(request: TrainRequest) -> _Prepared:
     check_request(config, snapshot)
     check_elastic(config.settings, resources)
     return _Prepared(request, config, resources, env, name)
-
-
-_SectionT = TypeVar("_SectionT")
 
 
 def _parse(request: TrainRequest) -> tuple[TrainConfig, Resources, dict[str, str], Snapshot]:
@@ -370,3 +375,118 @@ def _summarize(model: Path, submitted: Submitted) -> str:
         f"**{markdown.escape(record.headline)}**\n\n{table}\n"
         "Next: `evaluate` judges the predictions on a split that was not trained on.\n"
     )
+
+
+def write_usage(result: Result) -> None:
+    """Write what a job used beside its model, unless an earlier attempt at the step has done so."""
+    model = result.folder / "model"
+    if not (model / JobUsage.FILE).exists():
+        history = TrainingHistory.read(result.folder.parent.parent / HISTORY_FILE)
+        job_usage(history, result.seconds).write(model)
+
+
+def job_usage(history: TrainingHistory, seconds: float) -> JobUsage:
+    """Return what a job used, from its curves and the time that it held its pods."""
+    starts = [event for event in history.events if event.get("event") == "began"]
+    stepping = repeated = 0.0
+    for start, following in zip_longest(starts, starts[1:]):
+        began, end = float(start["time_ms"]), following["time_ms"] if following else math.inf
+        taken = [(point.time_ms, point.step) for point in history.points if began <= point.time_ms < end]
+        last = max((time_ms for time_ms, _ in taken), default=began)
+        stepping += last - began
+        # Each candidate of several starts at step 0; a second start of the same one repeats.
+        if following and following.get("candidate") == start.get("candidate"):
+            saved = [time_ms for time_ms, step in taken if step <= following["step"]]
+            repeated += last - max(saved, default=began)
+    total = max(seconds, stepping / 1000)
+    used = [
+        value
+        for point in history.points
+        for name, value in point.values.items()
+        if name.rpartition("/")[2] == "gpu_use"  # of one candidate: trees/gpu_use
+    ]
+    return JobUsage(
+        seconds=round(total, 3),
+        idle_s=round(total - stepping / 1000, 3),
+        repeated_s=round(repeated / 1000, 3),
+        gpu_use=round(fmean(used), 4) if used else None,
+    )
+
+
+@contextmanager
+def next_attempt_folder(
+    run: str, decisive: Mapping[str, Any], launcher: str, resources: Resources, model: Path
+) -> Iterator[Path]:
+    """Create a folder for the next attempt; remove the job directory once the attempt has succeeded.
+
+    On a cluster, the attempt's outputs stay: the platform stores them only after the step has ended, and a
+    step that is lost meanwhile runs again. The janitor removes such directories later.
+
+    ``run``, which is the same at every retry, and the ``decisive`` settings identify the training.
+
+    Raises:
+        DependencyError: The volume is not mounted, or another process runs the same training.
+        PermissionRefused: This step may not write there.
+        InputError: The path cannot be a folder.
+    """
+    name = digest_text(canonical([run, dict(decisive)]))[:16]
+    if launcher == "local":
+        directory = model.absolute().with_name(f".{model.name}.job-{name}")
+        if not directory.exists():
+            _report_unfinished(directory, decisive)
+        _create_directory(directory)
+        with locked_attempt(directory) as folder:
+            yield folder
+        return
+    _require_mounted(resources)
+    directory = Path(resources.mount) / "trainwright" / "jobs" / name
+    _create_directory(directory)
+    yield create_attempt(directory)
+    remove_checkpoints(directory)
+
+
+@contextmanager
+def next_trial_folder(directory: Path, launcher: str, resources: Resources) -> Iterator[Path]:
+    """Create a folder for the next attempt at a trial; remove the job directory once it has succeeded.
+
+    Raises:
+        DependencyError: The volume is not mounted, or another process runs the same trial.
+    """
+    if launcher == "local":
+        with locked_attempt(directory) as folder:
+            yield folder
+        return
+    _require_mounted(resources)
+    yield create_attempt(directory)
+    remove_job_directory(directory)
+
+
+def _require_mounted(resources: Resources) -> None:
+    if not Path(resources.mount).is_dir():
+        raise DependencyError(
+            f"claim {resources.claim!r} is not mounted in this step",
+            where=f"resources.mount {resources.mount}",
+            hint="Mount it in the pipeline: kubernetes.mount_pvc(task, pvc_name=..., mount_path=...).",
+        )
+
+
+def _report_unfinished(directory: Path, decisive: Mapping[str, Any]) -> None:
+    """Report why an unfinished training of the same output is not resumed."""
+    for other in sibling_directories(directory):
+        folder = newest_attempt(other)
+        if folder and (folder / TrainConfig.FILE).exists():
+            changes = differences(TrainConfig.read(folder).decisive, decisive) or ["run is another"]
+            sys.stderr.write(
+                f"An unfinished training of this output is not resumed: {'; '.join(changes[:_SHOWN])}. "
+                "This one starts from step 0.\n"
+            )
+
+
+def _create_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if (known := in_our_words(error)) is not error:
+            raise known from None
+        what = f"the job directory cannot be created: {error.strerror}"
+        raise InputError(what, where=str(directory), hint="Name an output that can be a folder.") from None

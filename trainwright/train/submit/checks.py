@@ -96,8 +96,8 @@ def _unsupported_by_trees(training: ResolvedTraining, gpus: int) -> Iterator[str
         yield "training.precision, compile and recompute are for networks"
 
 
-def check_parallelism(network: Network, training: ResolvedTraining, processes: int) -> Degrees:
-    """Return the degrees of parallelism; raise InputError with all that does not fit, and both numbers."""
+def check_parallelism(network: Network, training: ResolvedTraining, processes: int) -> None:
+    """Check the degrees of parallelism; raise InputError with all that does not fit, and both numbers."""
     found = degrees_of(training.parallel, processes)
     wrong = [*_batch_conflicts(training, found), *_network_conflicts(network, found)]
     if training.compile and found.tensor > 1:
@@ -105,7 +105,6 @@ def check_parallelism(network: Network, training: ResolvedTraining, processes: i
         wrong.append(("training.compile", what))
     if wrong:
         raise InputError("\n".join(what for _, what in wrong), where=", ".join(dict(wrong)))
-    return found
 
 
 def check_elastic(training: ResolvedTraining, resources: Resources) -> None:
@@ -169,7 +168,7 @@ def _network_conflicts(network: Network, found: Degrees) -> Iterator[tuple[str, 
         yield "network.tied", what
 
 
-def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network | None = None) -> None:
+def check_snapshot(snapshot: Snapshot, splits: Sequence[str], network: Network) -> None:
     """Check that a training set suits a training, as far as its manifest tells.
 
     ``splits`` are the training split first, then all splits to score or watch.

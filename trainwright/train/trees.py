@@ -1,4 +1,4 @@
-"""Boosting rounds: evaluated, saved, stopped and resumed, in step on all processes."""
+"""Trains trees by XGBoost: rounds are evaluated, saved, stopped and resumed, in step on all processes."""
 
 import hashlib
 import logging
@@ -35,7 +35,7 @@ from trainwright.train.feeding.target import class_weights
 from trainwright.train.loop import FitResult, StepObserver, StepReport
 from trainwright.train.model_folder import ModelDescription
 from trainwright.train.process_group import set_step_timeout
-from trainwright.train.trees.workers import (
+from trainwright.train.tree_workers import (
     TreeWorker,
     machines,
     row_losses,
