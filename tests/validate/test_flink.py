@@ -1,4 +1,4 @@
-"""Statistics on Flink with two task managers: ``make test-engines``."""
+"""Statistics on Flink with two task managers."""
 
 from dataclasses import replace
 from pathlib import Path
