@@ -146,7 +146,7 @@ def test_keys_and_policy_of_promotions_are_files_of_the_steps_that_sign() -> Non
 
 def test_canary_may_change_a_service_that_exists_and_nothing_else() -> None:
     role, binding = yaml.safe_load_all((DEPLOY / "serving.yaml").read_text())
-    code = (ROOT / "trainwright" / "canary" / "inference_service.py").read_text()
+    code = (ROOT / "trainwright" / "canary" / "canary.py").read_text()
     calls = [method.lower() for method in re.findall(r'exchange\("(\w+)"', code)]
     assert role["rules"] == [
         {"apiGroups": ["serving.kserve.io"], "resources": ["inferenceservices"], "verbs": calls}
