@@ -265,7 +265,7 @@ TICK_NS = 2_000_000_000
 
 _FileState = tuple[int, ...]
 _Checksums = dict[str, tuple[_FileState, str]]
-"""_FileState of each file when it was read, and its MD5."""
+"""State of each file when it was read, and its MD5."""
 
 _READERS = min(8, 2 * (os.cpu_count() or 1))
 
