@@ -1,6 +1,6 @@
 """Run the tests, each folder in the environment of the code that it tests, and end with one line of counts.
 
-``python tests/run.py [pytest's options] [paths]``; without paths, everything. Six pytests run at a time:
+``python tests/run.py [pytest's options] [paths]``; without paths, everything. Four pytests run at a time:
 tests wait for processes, servers and clocks, and fewer leave the cores idle. Tests of a long environment
 are divided over several, and the longest pytests begin first. Each prints its output as a whole. Up to three
 tests that failed beside others run once more alone; one that then passes is named as unstable
@@ -106,12 +106,12 @@ SLOW: dict[str, float] = {
     "validate/test_statistics.py": 80,
     "validate/test_traps.py": 40,
 }
-"""Seconds of the slow folders and files when six pytests share two cores: their ratio is what counts."""
+"""Seconds of the slow folders and files when four pytests share two cores: their ratio is what counts."""
 
 FAILURES, NO_TESTS = 1, 5
 """What pytest ends with when tests failed, and when there were none."""
 
-AT_A_TIME = 6
+AT_A_TIME = 4
 MOST_AGAIN = 3
 """More failures than these are no chance: nothing runs again."""
 
