@@ -30,7 +30,7 @@ def main(folder: Path, how: set[str], steps: int, pause_s: float) -> None:
     for step in range(begun + 1, steps + 1):
         if total is not None:
             _sum(total, world)
-        if "fails" in how and step == _FAILS_AT and rank == world - 1:
+        if "fails" in how and step >= _FAILS_AT and rank == world - 1:  # it may begin where rank 0 is
             raise ValueError("row 7 has no label")
         if "fills" in how:
             held.append(bytes(os.urandom(1024)) * (64 * _MIB // 1024))

@@ -36,7 +36,6 @@ from trainwright.errors import (
     reported,
 )
 from trainwright.launch import manifests
-from trainwright.launch import manifests as names
 from trainwright.launch.cluster.api import Api
 from trainwright.launch.cluster.lease import HOLDER, LEASE_UNTIL, create_or_adopt, holder_of, wait_until_gone
 from trainwright.launch.job import Job
@@ -337,7 +336,9 @@ def leave(one_node: Cluster, root: Path, *, ours: bool = True) -> tuple[str, str
     """Make a job with a pod that runs and has a second to end; return the job's name and identity."""
     made = one_node.put(manifests.make_manifest(cluster_job(root), "pytorchjob"))
     name, uid = made["metadata"]["name"], made["metadata"]["uid"]
-    labels = {"training.kubeflow.org/job-name": name} | ({names.MANAGED_BY: names.OURS} if ours else {})
+    labels = {"training.kubeflow.org/job-name": name} | (
+        {manifests.MANAGED_BY: manifests.OURS} if ours else {}
+    )
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": name, "uid": uid}
     pod = {"name": f"{name}-master-0", "labels": labels}
     pod["ownerReferences"] = [{**owner, "controller": True, "blockOwnerDeletion": True}]
@@ -434,7 +435,7 @@ def test_the_next_attempt_follows_although_a_node_died_with_a_pod(
 
 
 def _folder(body: Object) -> str:
-    return str(body["metadata"]["annotations"][names.FOLDER])
+    return str(body["metadata"]["annotations"][manifests.FOLDER])
 
 
 POINTS = 13

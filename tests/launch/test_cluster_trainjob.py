@@ -13,9 +13,8 @@ from tests.launch.standin.answers import Refused
 from tests.launch.standin.resources import Resource
 from tests.launch.test_role import rules
 from trainwright.errors import DependencyError, Hang, InputError
-from trainwright.experiment.resources import JobPlacement
+from trainwright.experiment.resources import JobPlacement, RetryBudget
 from trainwright.launch import manifests
-from trainwright.launch import manifests as names
 from trainwright.launch.cluster import observer
 from trainwright.launch.cluster.api import TRAINJOB
 from trainwright.launch.cluster.lease import wait_until_gone, wait_until_name_is_free
@@ -39,7 +38,7 @@ def queued(root: Path, **placement: Any) -> Any:
 
 def pods(there: Cluster, attempt: str = "") -> list[Object]:
     found = there.objects("Pod")
-    return [pod for pod in found if attempt in ("", pod["metadata"]["labels"].get(names.ATTEMPT))]
+    return [pod for pod in found if attempt in ("", pod["metadata"]["labels"].get(manifests.ATTEMPT))]
 
 
 def all_run(there: Cluster, count: int = 2) -> bool:
@@ -163,7 +162,8 @@ def test_a_runtime_that_does_not_exist_is_named_with_the_command_that_makes_it(
 def test_a_stopped_launcher_leaves_one_jobset_and_no_new_pod(there: Cluster, tmp_path: Path) -> None:
     token = there.account("system:serviceaccount:team:runner", rules("trainwright-train"), "team")
     follows = launcher(there, kind=TRAINJOB, token=token, settle_s=1.0)
-    job = cluster_job(tmp_path, grace_s=1)
+    # A signal ends this launcher, which runs on here, at once: it begins no attempt for pods that are gone.
+    job = cluster_job(tmp_path, grace_s=1, budget=RetryBudget(preemption=0))
     with running(lambda: follows.run(job)):
         there.wait(lambda: all_run(there))
         follows._stop()  # what SIGTERM does; a signal reaches the main thread only
@@ -186,7 +186,7 @@ def test_the_next_attempt_begins_when_no_pod_of_the_last_one_is_left(there: Clus
         there.wait(lambda: all_run(there))
         succeed(there, job.name)
     assert coming.result(0).folder.name == "0002"
-    assert {pod["metadata"]["labels"][names.ATTEMPT] for pod in pods(there)} <= {"0002"}
+    assert {pod["metadata"]["labels"][manifests.ATTEMPT] for pod in pods(there)} <= {"0002"}
 
 
 def test_a_job_is_not_made_anew_beside_the_pods_of_one_that_was_deleted(

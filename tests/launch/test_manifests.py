@@ -24,7 +24,6 @@ from trainwright.experiment.resources import (
     VolumeMount,
 )
 from trainwright.launch import kubernetes_names, manifests
-from trainwright.launch import manifests as names
 from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.failure import Failure
 from trainwright.launch.job import Job
@@ -171,7 +170,7 @@ def test_a_trainjob_names_its_runtime_and_patches_its_pods() -> None:
     assert spec["runtimeRef"]["kind"] == "TrainingRuntime"
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (3, 2)
     assert (trainer["image"], spec["activeDeadlineSeconds"]) == (asked().image, 720)
-    assert body["metadata"]["labels"][names.QUEUE] == "training"
+    assert body["metadata"]["labels"][manifests.QUEUE] == "training"
     assert not {"suspend", "managedBy"} & spec.keys()
 
 
@@ -259,8 +258,8 @@ def test_a_queue_is_asked_by_labels_and_suspend_is_left_to_it() -> None:
     body = manifests.make_manifest(asked(placement=FULL), "pytorchjob")
     labels = body["metadata"]["labels"]
     said = (
-        labels[names.QUEUE],
-        labels[names.WORKLOAD_PRIORITY],
+        labels[manifests.QUEUE],
+        labels[manifests.WORKLOAD_PRIORITY],
         labels["kueue.x-k8s.io/max-exec-time-seconds"],
     )
     assert said == ("training", "research", "7200")
@@ -273,10 +272,10 @@ def test_a_job_says_whose_it_is_and_goes_with_its_owner() -> None:
     job = asked(folder=Path("/shared/trainwright/jobs/1/attempts/0002"))
     metadata = manifests.make_manifest(job, "pytorchjob", OWNER)["metadata"]
     assert metadata["annotations"] == {
-        names.RUN_ID: job.run,
-        names.SPEC_SHA256: job.digest,
-        names.FOLDER: "/shared/trainwright/jobs/1/attempts/0002",
-        names.ATTEMPT: "0002",
+        manifests.RUN_ID: job.run,
+        manifests.SPEC_SHA256: job.digest,
+        manifests.FOLDER: "/shared/trainwright/jobs/1/attempts/0002",
+        manifests.ATTEMPT: "0002",
     }
     (owner,) = metadata["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Workflow", "run-1", "u-1")

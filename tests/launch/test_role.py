@@ -22,7 +22,6 @@ from tests.launch.test_manifests import asked
 from trainwright.errors import PermissionRefused, TrainwrightError
 from trainwright.experiment.resources import JobPlacement, Resources, RetryBudget
 from trainwright.launch import janitor, kubernetes_names, manifests
-from trainwright.launch import manifests as names
 from trainwright.launch.cluster.api import JOB_KINDS, Api, JobKind
 from trainwright.launch.cluster.launcher import own_workflow
 from trainwright.launch.cluster.lease import LEASE_UNTIL
@@ -358,7 +357,7 @@ def test_whatever_may_talk_is_denied_everything_else() -> None:
         and body["spec"]["policyTypes"] == ["Ingress", "Egress"]
     }
     assert denied == {selected(body) for body in POLICIES}
-    assert f"{names.MANAGED_BY}={names.OURS}" in denied
+    assert f"{manifests.MANAGED_BY}={manifests.OURS}" in denied
     (janitor,) = named("CronJob")
     labels = janitor["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
     assert {f"{key}={value}" for key, value in labels.items()} <= denied
@@ -386,7 +385,7 @@ def test_the_metadata_address_of_a_cloud_is_closed_to_all() -> None:
 def test_pods_of_a_job_reach_one_another_and_not_the_api() -> None:
     (policy,) = (body for body in POLICIES if body["metadata"]["name"] == "trainwright-jobs")
     peers = [peer for rule in policy["spec"]["egress"] for peer in rule["to"]]
-    mine = {"podSelector": {"matchLabels": {names.MANAGED_BY: names.OURS}}}
+    mine = {"podSelector": {"matchLabels": {manifests.MANAGED_BY: manifests.OURS}}}
     assert mine in peers
     assert policy["spec"]["ingress"] == [{"from": [mine]}]
     assert 6443 not in [port["port"] for rule in policy["spec"]["egress"] for port in rule.get("ports", [])]
