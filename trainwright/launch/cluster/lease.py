@@ -283,7 +283,7 @@ def wait_until_gone(api: Api, name: str, uid: str, gone_s: float, attempt: str =
     """Wait until a deleted job and its pods are gone, also those of a lost node.
 
     A job that is deleted in the background is gone at once, its pods are not. Pods are selected by the job's
-    name and told apart by the attempt's label, since the jobs of all attempts have the same name.
+    name and distinguished by the attempt's label, since the jobs of all attempts have the same name.
 
     Args:
         name: The job.
