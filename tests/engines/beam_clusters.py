@@ -32,7 +32,8 @@ class BeamCluster:
     pool: "subprocess.Popen[bytes] | None" = None
     kill_task_manager: Callable[[], object] = lambda: None
     """Kill one of Flink's, and start another one, as Kubernetes does."""
-    job_manager: "subprocess.Popen[bytes] | None" = None
+    kill_job_manager: Callable[[], object] = lambda: None
+    """Kill Flink's, and start another one at its address, as Kubernetes does."""
 
     def kill_worker(self) -> None:
         """Kill the newest process of the pool."""
@@ -127,9 +128,8 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
             return stack.enter_context(process(list(command), folder / f"{name}.log"))
 
-        master = start(
-            "master", *cluster, f"{package}.entrypoint.StandaloneSessionClusterEntrypoint", *settings
-        )
+        entrypoint = f"{package}.entrypoint.StandaloneSessionClusterEntrypoint"
+        master = start("master-0", *cluster, entrypoint, *settings)
         wait_until(lambda: answers(rest), "Flink's job manager")
         runner = f"{package}.taskexecutor.TaskManagerRunner"
         managers = [start(f"tasks-{n}", *cluster, runner, *settings) for n in range(2)]
@@ -137,6 +137,11 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         def kill_task_manager() -> None:
             managers[0].kill()
             start("tasks-2", *cluster, runner, *settings)
+
+        def kill_job_manager() -> None:
+            master.kill()
+            master.wait()
+            start("master-1", *cluster, entrypoint, *settings)
 
         service = start(
             "service", *java, f"{FLINK}/*", "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve
@@ -151,7 +156,7 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
             f"--environment_config=localhost:{pool}",
             "--parallelism=2",
         )
-        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager, master)
+        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager, kill_job_manager)
 
 
 @contextmanager

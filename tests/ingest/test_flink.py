@@ -42,15 +42,14 @@ def test_lost_job_manager_is_a_typed_error_and_the_next_run_gives_the_same_snaps
     tmp_path: Path, flink: beam_clusters.BeamCluster
 ) -> None:
     source = put(tmp_path / "in.parquet", flights(1500), row_group_size=50)
-    with beam_clusters.flink(tmp_path) as lost:
-        assert lost.job_manager is not None
-        with (
-            beam_clusters.killing(lost.job_manager.kill, tmp_path / "store"),
-            pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
-        ):
-            take(source, tmp_path / "made", on(lost.engine(tmp_path / "results"), tmp_path / "store"))
+    engine = on(flink.engine(tmp_path / "results"), tmp_path / "store")
+    with (
+        beam_clusters.killing(flink.kill_job_manager, tmp_path / "store"),
+        pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
+    ):
+        take(source, tmp_path / "made", engine)
     assert caught.value.code == 21
     assert not (tmp_path / "made" / "snapshot" / "manifest.json").exists()
-    made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), tmp_path / "store"))
+    made = take(source, tmp_path / "made", engine)
     alone = take(source, tmp_path / "alone", on(DataEngine(workers=1), tmp_path / "one"))
     assert made.digest == alone.digest

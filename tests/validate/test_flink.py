@@ -1,5 +1,6 @@
 """Statistics on Flink with two task managers."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,23 +16,30 @@ from trainwright.validate.statistics import ScanRequest, counted_as, packed, sca
 from trainwright.validate.tfdv import schema_pb2
 
 
+@pytest.fixture(scope="module")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beam_clusters.BeamCluster]:
+    with beam_clusters.flink(tmp_path_factory.mktemp("flink")) as started:
+        yield started
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
-@pytest.mark.parametrize("victim", ["worker", "job server"])
-def test_statistics_on_flink_are_those_of_one_process_or_a_typed_error(tmp_path: Path, victim: str) -> None:
+def test_killed_worker_changes_no_statistics_and_a_killed_job_server_is_a_typed_error(
+    tmp_path: Path, flink: beam_clusters.BeamCluster
+) -> None:
     draw = np.random.default_rng(0)
     table = pa.table({"x": draw.normal(0, 1, 40_000), "w": draw.choice(["a", "b"], 40_000)})
     folder, results = tmp_path / "snapshot", tmp_path / "results"
     manifest = write_snapshot(folder, {"train": [table]}, parents={}, roles={}, rows_per_file=500)
     shared = replace(manifest, files=tuple(replace(x, uri=str(folder / x.uri)) for x in manifest.files))
     request = ScanRequest(packed(counted_as(schema_pb2.Schema())), ("x", "w"), {"x": np.array([0.0])})
-    with beam_clusters.flink(tmp_path) as flink:
-        kill = {"worker": flink.kill_worker, "job server": flink.service.kill}
-        with beam_clusters.killing(kill[victim], results):
-            if victim == "job server":
-                with pytest.raises(DependencyError, match="FlinkRunner did not finish the work"):
-                    scan(folder, shared, "train", request, flink.engine(results))
-                return
-            made, found = scan(folder, shared, "train", request, flink.engine(results))
+    with beam_clusters.killing(flink.kill_worker, results):
+        made, found = scan(folder, shared, "train", request, flink.engine(results))
     alone, counts = scan(folder, manifest, "train", request, DataEngine(workers=1))
     assert packed(made) == packed(alone)
     assert found["x"].tolist() == counts["x"].tolist()
+    results = tmp_path / "other results"
+    with (
+        beam_clusters.killing(flink.service.kill, results),
+        pytest.raises(DependencyError, match="FlinkRunner did not finish the work"),
+    ):
+        scan(folder, shared, "train", request, flink.engine(results))
