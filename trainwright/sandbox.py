@@ -84,7 +84,7 @@ def run(
         done = subprocess.run(  # noqa: S603 - our own interpreter and module
             [interpreter, "-I", "-m", "trainwright.sandbox", inside, module, *arguments],
             cwd=folder,
-            env=env | {"HOME": folder, "TMPDIR": folder},
+            env=env | {"HOME": folder, "TMPDIR": folder, "OMP_WAIT_POLICY": "PASSIVE"},  # leave waiting cores
             capture_output=True,
             text=True,
             check=False,
