@@ -25,6 +25,9 @@ from trainwright.tables.workers import TaskFailure
 _DIRECT = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 """Beam's runner for one machine. What Beam calls ``DirectRunner`` first looks for a program to download."""
 
+_NO_PIP = "--experiments=disable_logging_submission_environment"
+"""Else Beam runs ``pip freeze``, which no image has, and warns that it failed."""
+
 _SIGNATURE = 32
 _THREADS, _READ_AHEAD = 16, 64
 _ANSWER_S = 60
@@ -101,7 +104,8 @@ def _pipeline(engine: DataEngine, flags: Sequence[str]) -> Any:
     said = io.StringIO()
     try:
         with redirect_stderr(said):  # argparse writes there, and exits
-            options = PipelineOptions([f"--runner={engine.name if engine.is_remote else _DIRECT}", *flags])
+            runner = f"--runner={engine.name if engine.is_remote else _DIRECT}"
+            options = PipelineOptions([runner, _NO_PIP, *flags])
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
             if unknown and known["job_endpoint"]:
