@@ -71,10 +71,10 @@ def slow(text: str, marks: str) -> str:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
-    with open(marks, "a") as stream:
-        stream.write(f"slow:{os.getpid()}:{child.pid} ")
     with reported("slow"):
         try:
+            with open(marks, "a") as stream:
+                stream.write(f"slow:{os.getpid()}:{child.pid} ")
             while not os.path.exists(marks + ".go"):
                 time.sleep(0.02)
         except KeyboardInterrupt:
