@@ -24,6 +24,7 @@ GOAL_S, MACHINES = 300.0, 4
 RUN = """
 import json, os, signal, sys, time
 from pathlib import Path
+from tests.ports import free_port
 from tests.train import elastic
 from tests.train.problems import ROWS, flights, write
 from trainwright.tracking.history import HISTORY_FILE, TrainingHistory
@@ -32,7 +33,7 @@ root, each = Path(sys.argv[1]), int(sys.argv[2])
 write(root / "set", {name: flights(rows, seed) for seed, (name, rows) in enumerate(ROWS.items())})
 elastic.SECTIONS["resources"] = {"processes": 4 * each, "cpu": 4}
 elastic.SECTIONS["training"] |= {"steps": 100_000, "batch_size": 4 * 8 * each}
-folder, port = elastic.attempt(root / "set", root / "job"), elastic.free_port()
+folder, port = elastic.attempt(root / "set", root / "job"), free_port()
 points = lambda: TrainingHistory.read(root / "job" / HISTORY_FILE).points
 began = time.time()
 kinds = {"processes": each, "last_call_s": 30}

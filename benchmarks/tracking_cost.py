@@ -22,7 +22,8 @@ from pathlib import Path
 from results import publish
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.tracking.server import free_port, mlflow_server
+from tests.ports import free_port
+from tests.tracking.server import mlflow_server
 
 GOAL = 0.05
 TORCH = Path(__file__).resolve().parents[1] / ".environments" / "torch" / "bin" / "python"

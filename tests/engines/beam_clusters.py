@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.materialize.servers import answers, free_port, wait_until
+from tests.materialize.servers import answers, wait_until
+from tests.ports import free_port
 from trainwright.experiment import DataEngine
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.materialize.servers import answers, free_port, wait_until
+from tests.materialize.servers import answers, wait_until
+from tests.ports import free_port
 
 PATIENT_S = 300
 """Ray's own limits are those of a machine that has nothing else to do."""

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.programs import COMPLETE, ROOT, SLEEP, agent, gone, job, pids
+from tests.ports import free_port
 from trainwright.errors import (
     DependencyError,
     Diverged,
@@ -75,12 +75,6 @@ def await_file(path: Path, within_s: float = 180) -> None:
     while not path.exists():
         assert time.monotonic() < end, f"{path.name} did not come"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def await_listener(port: int, within_s: float = 180) -> None:

@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
+
 PATIENCE_S = 300
 """A second will do; on a machine with more to do, it may take a while."""
 
 POSTGRES = Path("/usr/lib/postgresql")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(ready: Callable[[], bool], what: str) -> None:

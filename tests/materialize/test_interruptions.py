@@ -26,6 +26,7 @@ import pytest
 from tests.materialize import servers
 from tests.materialize.shop import Shop, at, contents, forget, history, many, redis, row
 from tests.materialize.strikes import COUNT, REPLIES, struck
+from tests.ports import free_port
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import open_online, open_service
 from trainwright.featurestore.repository import is_transient
@@ -183,7 +184,6 @@ def test_of_many_that_ask_at_once_one_holds(tmp_path: Path) -> None:
 def test_a_server_that_is_down_is_a_dependency_that_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.materialize.servers import free_port
     from tests.materialize.shop import redis
 
     monkeypatch.setattr("redis.retry.sleep", lambda _: None)  # it asks again and again
@@ -256,7 +256,7 @@ def test_online_store_that_comes_back_within_retry_s_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redis.retry.sleep", lambda _: None)  # its own retries: the policy is ours
-    port = servers.free_port()
+    port = free_port()
     shop = Shop(tmp_path, redis(port)).apply()
     shop.add("a", [row(1, 0, 10)])
     started: list[subprocess.Popen[bytes]] = []
@@ -278,7 +278,7 @@ def test_online_store_that_stays_away_ends_with_21_after_retry_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redis.retry.sleep", lambda _: None)
-    shop = Shop(tmp_path, redis(servers.free_port())).apply()
+    shop = Shop(tmp_path, redis(free_port())).apply()
     shop.add("a", [row(1, 0, 10)])
     begun = time.monotonic()
     with pytest.raises(DependencyError, match=r"Redis failed: ConnectionError: .* \(\d+ attempts in \d+ s\)"):
@@ -302,7 +302,7 @@ def test_store_that_was_never_applied_or_holds_other_rows_is_not_retried(
 def test_sql_registry_that_stays_away_ends_with_21_after_the_deadline(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop().apply()
     settings = shop.repository / "feature_store.yaml"
-    place = f"postgresql+psycopg://nobody@127.0.0.1:{servers.free_port()}/registry"
+    place = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/registry"
     settings.write_text(
         settings.read_text().replace(
             "registry: registry.db", f"registry: {{registry_type: sql, path: '{place}'}}"
@@ -338,7 +338,7 @@ class Restarting:
 
     def __init__(self, folder: Path) -> None:
         servers.installed("redis-server", lambda: shutil.which("redis-server") is not None)
-        self.port, self._folder = servers.free_port(), folder
+        self.port, self._folder = free_port(), folder
         self.start()
 
     def start(self) -> None:

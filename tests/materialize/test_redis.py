@@ -22,6 +22,7 @@ import pytest
 from tests.materialize import servers
 from tests.materialize.shop import TIMES, UTC_US, Shop, at, contents, forget, history, many, row
 from tests.materialize.strikes import COUNT, struck
+from tests.ports import free_port
 from trainwright.errors import DependencyError, TransientError
 from trainwright.featurestore import Online, OnlineView, close_store, open_online
 from trainwright.materialize import writers
@@ -274,10 +275,6 @@ def test_a_row_of_before_1970_is_replaced_by_its_successor_and_not_the_other_way
     assert any_shop.read(1) == [(3, "n")]
 
 
-BUS_BELOW = 55_000
-"""Nodes of a cluster talk to each other on a port that is 10,000 higher."""
-
-
 def serve(shop: Shop, online: dict[str, Any]) -> str:
     """Materialize newer rows after older ones and the other way round; return the way they went."""
     shop.online = {"type": "redis"} | online
@@ -293,7 +290,7 @@ def serve(shop: Shop, online: dict[str, Any]) -> str:
 def redis_with(folder: Path, *options: str) -> Iterator[int]:
     """Start a server with options in which PORT is its port."""
     servers.installed("redis-server", lambda: shutil.which("redis-server") is not None)
-    port = next(port for port in iter(servers.free_port, None) if port < BUS_BELOW)
+    port = free_port()
     command = ["redis-server", "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     with servers.running(
         [*command, *(option.replace("PORT", str(port)) for option in options)], port, folder / f"log{port}"
@@ -322,7 +319,7 @@ def test_rows_go_through_tls_to_a_server_whose_certificate_is_checked(
 def test_rows_go_to_the_master_that_a_sentinel_names(tmp_path: Path, make_shop: Callable[..., Shop]) -> None:
     with redis_with(tmp_path, "--port", "PORT") as master:
         settings = tmp_path / "sentinel.conf"
-        port = servers.free_port()
+        port = free_port()
         settings.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nsentinel monitor shops 127.0.0.1 {master} 1\n"
         )

@@ -13,14 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
+
 PASSWORD = "s3cret/of%the@owner"  # noqa: S105 - planted, to be looked for in what is said
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

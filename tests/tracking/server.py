@@ -14,13 +14,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.ports import free_port
+
 PYTHON = Path(__file__).parents[2] / ".environments" / "emulators" / "bin" / "python"
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        return int(place.getsockname()[1])
 
 
 @contextmanager

@@ -7,16 +7,15 @@ an export, a CUDA build refuses to compute one in the fork, where its threads of
 
 import multiprocessing
 import os
-import random
-import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing import reduction
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -101,19 +100,6 @@ def places(*local: tuple[int, int]) -> list[dict[str, object]]:
         {**shared, "RANK": rank, "LOCAL_RANK": at, "LOCAL_WORLD_SIZE": size}
         for rank, (at, size) in enumerate(local)
     ]
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on.
-
-    It lies below those that the kernel gives to connections: one of these could be taken by another program
-    before the process that is told of it listens there.
-    """
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def _run(

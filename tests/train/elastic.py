@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -98,10 +97,3 @@ def await_that(
 def losses(directory: Path) -> dict[int, float]:
     points = TrainingHistory.read(directory / HISTORY_FILE).points
     return {point.step: point.values["loss"] for point in points if "loss" in point.values}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.train.elastic import (
     SECTIONS,
     attempt,
     await_that,
-    free_port,
     killed_at_the_end,
     losses,
     machine,

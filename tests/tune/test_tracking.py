@@ -9,7 +9,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from tests.tracking.server import free_port, mlflow_server
+from tests.ports import free_port
+from tests.tracking.server import mlflow_server
 from tests.tune.studies import study
 from trainwright.tracking.history import TrackingDestination, run_of
 from trainwright.tracking.server import open_client
