@@ -9,7 +9,7 @@ def free_port() -> int:
     """Return a port of the loopback that nobody listens on.
 
     It lies below those that the kernel gives to connections: one of these could be taken by another program
-    before the process that is told of it listens there.
+    before the server that is started with it listens there.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

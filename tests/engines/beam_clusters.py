@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -162,14 +161,21 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
 
 @contextmanager
 def killing(kill: Callable[[], object], store: Path) -> Iterator[None]:
-    """Kill a process as soon as five files are in the store."""
+    """Kill a process as soon as five files are in the store; fail if the work ends before."""
+    ended, killed = threading.Event(), threading.Event()
 
     def wait_and_kill() -> None:
         while len(list(store.rglob("*.*"))) < 5:
-            time.sleep(0.001)
+            if ended.wait(0.001):
+                return
         kill()
+        killed.set()
 
     thread = threading.Thread(target=wait_and_kill)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    assert killed.is_set()
