@@ -127,6 +127,8 @@ TOGETHER = tuple(
 """Files that one pytest runs, because their tests look at the same long run."""
 
 _TEST = re.compile(r"^ *def test_", re.MULTILINE)
+_FRAME = re.compile(r'^  File ".*/tests/.*, line \d+ in .*$', re.MULTILINE)
+"""A line of a test in the traceback of one that hangs."""
 
 WITH_VALUE = {"-k", "-m", "-o", "-p", "-c", "--deselect", "--ignore"}
 """Options whose value is the next argument, whatever it looks like."""
@@ -234,7 +236,8 @@ def run(part: Part, options: Sequence[str], *, may_be_empty: bool) -> Outcome:
     if broken and not failed:
         failed = 1
     head = f"== {part.environment}  {', '.join(part.paths)}  {time.monotonic() - started:.1f} s"
-    ended = f"\n{part.environment}: pytest ended with {code}" if broken else ""
+    where = "".join(f"\n{line}" for line in re.findall(_FRAME, printed)[-5:])
+    ended = f"\n{part.environment}: pytest ended with {code}{where}" if broken else ""
     said = f"{head}\n{printed}{ended}\n"
     return Outcome(part, passed, failed, skipped, not broken, said)
 

@@ -1,13 +1,15 @@
 """How a command ends when nobody reads what it says, or somebody stops it: as what it did asks for."""
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,7 +99,7 @@ def test_a_command_of_a_verb_is_stopped_with_the_one_that_started_it(
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.send_signal(number)
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=120)
         os.close(plan)
     assert (process.returncode, out) == (40, "")
     assert err == "\nStopped. It may be done already: look before you repeat it.\n"
@@ -111,27 +113,44 @@ def test_a_command_in_the_background_is_stopped_by_sigterm_though_ctrl_c_is_igno
         plan = opened_with_its_reader(tmp_path / "plan.json", process)
         os.killpg(process.pid, signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=120)
         os.close(plan)
     assert process.returncode == 40
     assert err == "\nStopped. It may be done already: look before you repeat it.\n"
 
 
-def started(command: list[str], folder: Path) -> "subprocess.Popen[str]":
-    """Start a command as a group of its own."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(command: list[str], folder: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Start a command as a group of its own, which ends with the context."""
+    with subprocess.Popen(
         command,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def opened_with_its_reader(path: Path, process: "subprocess.Popen[str]") -> int:
+    """Open a pipe to a process that waits for more than the byte it has read.
+
+    A signal that Python receives just before a read blocks is seen only when the read returns.
+    """
     while process.poll() is None:
         with contextlib.suppress(OSError):  # ENXIO: nobody reads yet
-            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
         time.sleep(0.05)
-    raise AssertionError(process.communicate())
+    else:
+        raise AssertionError(process.communicate())
+    os.write(pipe, b"{")
+    while int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return pipe
