@@ -69,8 +69,10 @@ Each further pytest imports everything and makes the fixtures of a session once 
 
 SLOW: dict[str, float] = {
     "api/test_examples.py": 540,
+    "engines/test_engines.py": 400,
     "evaluate/test_constant_prediction.py": 40,
     "ingest/test_engines.py": 80,
+    "ingest/test_flink.py": 120,
     "launch/test_agent.py": 150,
     "launch/test_cluster_adoption.py": 100,
     "launch/test_cluster_scenarios.py": 110,
@@ -102,6 +104,7 @@ SLOW: dict[str, float] = {
     "train/test_program.py": 115,
     "train/test_stopping.py": 200,
     "tune/test_controller.py": 105,
+    "validate/test_flink.py": 70,
     "validate/test_null_distribution.py": 90,
     "validate/test_statistics.py": 80,
     "validate/test_traps.py": 40,
