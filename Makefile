@@ -17,7 +17,7 @@ DOCS := .environments/docs/.made
 AUDIT := .environments/audit/.made
 LOCKS := $(wildcard images/*.lock images/*/requirements*.lock)
 
-.PHONY: cli setup help demo data test test-kubeflow test-engines check docs lint types format compile compile-check interface-check release lock lock-check audit sbom environments images bench clean
+.PHONY: cli setup help demo data test test-kubeflow engines test-engines check docs lint types format compile compile-check interface-check release lock lock-check audit sbom environments images bench clean
 .DEFAULT_GOAL := cli
 
 cli: .venv/.made  ## put the command line into .venv: all that submitting needs (plain `make`)
@@ -40,7 +40,9 @@ test: data .venv/.tools $(EMULATORS)  ## run every test in its environment (ARGS
 test-kubeflow: .venv/.tools  ## check a Kubeflow of yours (HOST=https://HOST/pipeline REGISTRY=HOST/TEAM ARGS="…")
 	.venv/bin/python -m pytest tests/kubeflow/test_acceptance.py tests/kubeflow/test_main_pipeline.py -s -v --kubeflow-host "$(HOST)" --kubeflow-registry "$(REGISTRY)" $(ARGS)
 
-test-engines: environments .venv/.tools $(EMULATORS) $(ENGINES) $(FLINK) $(BEAM) $(SCORE)  ## run data steps on clusters of Spark, Ray and Flink; needs Maven and Java 17
+engines: environments $(ENGINES) $(FLINK) $(BEAM) $(SCORE)  ## make the environments of the tests on Spark, Ray and Flink; needs Maven and Java 17
+
+test-engines: engines .venv/.tools $(EMULATORS)  ## run data steps on clusters of Spark, Ray and Flink
 	@$(BIN)/python tests/run.py tests/ingest/test_flink.py tests/validate/test_flink.py tests/evaluate/test_engines.py tests/score/test_engines.py tests/join/test_answers.py tests/engines
 
 check: lint types compile-check interface-check lock-check docs test  ## all that CI runs

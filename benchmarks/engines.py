@@ -33,7 +33,7 @@ sys.path.append(".environments/pytest")
 from tests.engines import beam_clusters
 from trainwright.experiment import DataEngine
 out, workers, remote, data = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "Flink", Path(sys.argv[4])
-with beam_clusters.flink(out) if remote else nullcontext() as flink:
+with beam_clusters.flink_cluster(out) if remote else nullcontext() as flink:
     engine = DataEngine(workers=workers)
     if remote:
         engine = flink.engine(out / "results")

@@ -55,7 +55,10 @@ ALONE = {
     ("score", "test_engines.py"): "torch-engines",
     ("join", "test_answers.py"): "engines",
 }
-"""The environment of a file that is named alone; with its folder, it runs in the folder's."""
+"""The environment of a file that is named alone; with its folder, it runs in the folder's.
+
+Without paths, it runs in both, where ``make engines`` has made its own.
+"""
 
 CARRIED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")
 START = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main())"
@@ -71,8 +74,10 @@ SLOW: dict[str, float] = {
     "api/test_examples.py": 540,
     "engines/test_engines.py": 400,
     "evaluate/test_constant_prediction.py": 40,
+    "evaluate/test_engines.py": 150,
     "ingest/test_engines.py": 80,
     "ingest/test_flink.py": 120,
+    "join/test_answers.py": 60,
     "launch/test_agent.py": 150,
     "launch/test_cluster_adoption.py": 100,
     "launch/test_cluster_scenarios.py": 110,
@@ -90,6 +95,7 @@ SLOW: dict[str, float] = {
     "registry/test_server.py": 110,
     "reproduce/test_reproduce.py": 350,
     "score/test_baseline.py": 80,
+    "score/test_engines.py": 250,
     "service/test_logged.py": 60,
     "service/test_openapi.py": 70,
     "smoke_test/test_trial.py": 70,
@@ -183,7 +189,8 @@ def everything() -> list[str]:
     """List the folders and files below tests/ that hold tests."""
     here = ROOT / "tests"
     found = [path for path in sorted(here.iterdir()) if path.is_dir() and any(path.rglob("test_*.py"))]
-    return [str(path.relative_to(ROOT)) for path in (*found, *sorted(here.glob("test_*.py")))]
+    alone = [here.joinpath(*parts) for parts, name in ALONE.items() if interpreter(name).exists()]
+    return [str(path.relative_to(ROOT)) for path in (*found, *sorted(here.glob("test_*.py")), *alone)]
 
 
 def interpreter(environment: str) -> Path:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,22 +25,22 @@ SEVERAL = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
 
 @dataclass(frozen=True)
 class BeamCluster:
-    """A job service that answers, and the pool that starts a worker process for each of its jobs."""
+    """A job service that answers, and pools that start a worker process for each of its jobs."""
 
     service: "subprocess.Popen[bytes]"
     options: tuple[str, ...]
     runner: str = "PortableRunner"
-    pool: "subprocess.Popen[bytes] | None" = None
+    pools: "tuple[subprocess.Popen[bytes], ...]" = ()
     kill_task_manager: Callable[[], object] = lambda: None
     """Kill one of Flink's, and start another one, as Kubernetes does."""
     kill_job_manager: Callable[[], object] = lambda: None
     """Kill Flink's, and start another one at its address, as Kubernetes does."""
 
     def kill_worker(self) -> None:
-        """Kill the newest process of the pool."""
-        assert self.pool is not None
-        lists = Path(f"/proc/{self.pool.pid}/task").glob("*/children")
-        os.kill(max(int(pid) for children in lists for pid in children.read_text().split()), signal.SIGKILL)
+        """Kill the newest process of the pools."""
+        tasks = [Path(f"/proc/{pool.pid}/task").glob("*/children") for pool in self.pools]
+        pids = [int(pid) for lists in tasks for children in lists for pid in children.read_text().split()]
+        os.kill(max(pids), signal.SIGKILL)
 
     def engine(self, store: Path) -> DataEngine:
         return DataEngine(name=self.runner, options=self.options, store=str(store))
@@ -109,9 +110,19 @@ io: {{tmp: {{dirs: {folder}}}}}
 """
 
 
+@pytest.fixture(scope="module")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeamCluster]:
+    """Flink for the tests of a file; the last one may kill its job server."""
+    with flink_cluster(tmp_path_factory.mktemp("flink")) as started:
+        yield started
+
+
 @contextmanager
-def flink(folder: Path) -> Iterator[BeamCluster]:
-    """Run a job manager, two task managers, Beam's job server and a pool of workers of this Python."""
+def flink_cluster(folder: Path) -> Iterator[BeamCluster]:
+    """Run a job manager, two task managers, Beam's job server and two pools of workers of this Python.
+
+    Each task manager knows another address by the name `pool`, as each pod knows its own by `localhost`.
+    """
     if not (FLINK / ".made").exists() or shutil.which("java") is None:
         pytest.skip("no Flink: make test-engines, with Maven and Java 17")
     rpc, rest, jobs, artifacts, pool = (free_port() for _ in range(5))
@@ -122,7 +133,8 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
     package, settings = "org.apache.flink.runtime", ["--configDir", str(folder)]
     serve = ["--job-port", f"{jobs}", "--artifact-port", f"{artifacts}", "--expansion-port=0"]
     serve += [f"--flink-master=localhost:{rest}", f"--artifacts-dir={folder}/artifacts"]
-    work = ["-m", "apache_beam.runners.worker.worker_pool_main", "--service_port", f"{pool}"]
+    work = [sys.executable, "-m", "tests.engines.worker_pool"]
+    addresses = ("127.0.0.1", "127.0.0.2")
     with ExitStack() as stack:
 
         def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
@@ -132,11 +144,18 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         master = start("master-0", *cluster, entrypoint, *settings)
         wait_until(lambda: answers(rest), "Flink's job manager")
         runner = f"{package}.taskexecutor.TaskManagerRunner"
-        managers = [start(f"tasks-{n}", *cluster, runner, *settings) for n in range(2)]
+
+        def start_task_manager(name: str, address: str) -> "subprocess.Popen[bytes]":
+            hosts = folder / f"{name}.hosts"
+            hosts.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n{address} pool\n")
+            option, *others = cluster
+            return start(name, option, f"-Djdk.net.hosts.file={hosts}", *others, runner, *settings)
+
+        managers = [start_task_manager(f"tasks-{n}", address) for n, address in enumerate(addresses)]
 
         def kill_task_manager() -> None:
             managers[0].kill()
-            start("tasks-2", *cluster, runner, *settings)
+            start_task_manager("tasks-2", addresses[0])
 
         def kill_job_manager() -> None:
             master.kill()
@@ -146,17 +165,17 @@ def flink(folder: Path) -> Iterator[BeamCluster]:
         service = start(
             "service", *java, f"{FLINK}/*", "org.apache.beam.runners.flink.FlinkJobServerDriver", *serve
         )
-        workers = start("pool", sys.executable, *work)
+        pools = tuple(start(f"pool-{address}", *work, f"{address}:{pool}") for address in addresses)
         for port in (jobs, pool):
             wait_until(lambda port=port: answers(port), "Beam on Flink")
         options = (
             f"--job_endpoint=localhost:{jobs}",
             f"--artifact_endpoint=localhost:{artifacts}",
             "--environment_type=EXTERNAL",
-            f"--environment_config=localhost:{pool}",
+            f"--environment_config=pool:{pool}",
             "--parallelism=2",
         )
-        yield BeamCluster(service, options, "FlinkRunner", workers, kill_task_manager, kill_job_manager)
+        yield BeamCluster(service, options, "FlinkRunner", pools, kill_task_manager, kill_job_manager)
 
 
 @contextmanager

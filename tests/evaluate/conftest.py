@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.engines.beam_clusters import flink
 from tests.report.browser import browser
 from trainwright.artifacts import Snapshot
 from trainwright.evaluate.evaluate import BaselinePredictions, evaluate_predictions
@@ -18,7 +19,7 @@ from trainwright.report.page import MAX_BYTES
 from trainwright.tables import write_snapshot
 from trainwright.verdicts import Verdict
 
-__all__ = ["browser"]
+__all__ = ["browser", "flink"]
 
 
 @dataclass(frozen=True)

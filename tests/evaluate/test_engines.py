@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.engines import beam_clusters
+from tests.engines.beam_clusters import SEVERAL, BeamCluster, killing
 from tests.storage.stores import Bucket
 from trainwright import storage
 from trainwright.errors import DependencyError
@@ -81,38 +81,28 @@ def test_image_without_beam_is_an_error_that_names_the_variant(tmp_path: Path) -
 def test_worker_processes_of_beam_give_the_bytes_of_one_process(tmp_path: Path) -> None:
     digests = write(tmp_path)
     alone = judge(tmp_path, digests, DataEngine(workers=1), "alone")
-    several = DataEngine(name="DirectRunner", options=beam_clusters.SEVERAL)
+    several = DataEngine(name="DirectRunner", options=SEVERAL)
     assert judge(tmp_path, digests, several, "several") == alone
     assert len(json.loads(alone[1])["measures"]) > 20
 
 
 @needs_beam
-def test_flink_gives_the_bytes_of_one_process_from_a_bucket_and_a_mounted_folder(
-    tmp_path: Path, s3: Bucket
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
+def test_killed_worker_on_flink_changes_nothing_and_a_killed_job_server_is_a_typed_error(
+    tmp_path: Path, s3: Bucket, flink: BeamCluster
 ) -> None:
-    digests = write(tmp_path)
-    alone = judge(tmp_path, digests, DataEngine(workers=1), "alone")
-    uri, results = f"{s3.uri}/predictions", f"{s3.uri}/results"
+    """Of rows in a bucket and in a mounted folder."""
+    digests, uri, results = write(tmp_path), f"{s3.uri}/predictions", tmp_path / "results"
     for file in (tmp_path / "predictions").rglob("*.*"):
         storage.create(f"{uri}/{file.relative_to(tmp_path / 'predictions')}", file.read_bytes())
-    with beam_clusters.flink(tmp_path) as flink:
-        engine = flink.engine(tmp_path).model_copy(update={"store": results})
-        made = judge(tmp_path, digests, engine, "flink", uri, str(tmp_path / "baseline"))
-    assert made == alone
-
-
-@needs_beam
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
-def test_killed_worker_on_flink_changes_nothing(tmp_path: Path) -> None:
-    digests, folders = write(tmp_path), [str(tmp_path / name) for name in ("predictions", "baseline")]
     alone = judge(tmp_path, digests, DataEngine(workers=1), "alone")
-    with beam_clusters.flink(tmp_path) as flink:
-        with beam_clusters.killing(flink.kill_worker, tmp_path / "results"):
-            made = judge(tmp_path, digests, flink.engine(tmp_path / "results"), "flink", *folders)
-        assert made == alone
-        with (
-            beam_clusters.killing(flink.service.kill, tmp_path / "results"),
-            pytest.raises(DependencyError, match="FlinkRunner did not finish the work"),
-        ):
-            judge(tmp_path, digests, flink.engine(tmp_path / "results"), "lost", *folders)
+    places = (uri, str(tmp_path / "baseline"))
+    with killing(flink.kill_worker, results):
+        made = judge(tmp_path, digests, flink.engine(results), "flink", *places)
+    assert made == alone
+    with (
+        killing(flink.service.kill, results),
+        pytest.raises(DependencyError, match="FlinkRunner did not finish the work"),
+    ):
+        judge(tmp_path, digests, flink.engine(results), "lost", *places)
     assert not (tmp_path / "lost" / "verdict.json").exists()

@@ -5,3 +5,7 @@ with warnings.catch_warnings():
         "ignore"
     )  # Beam brings grpcio along, and Google's library misses grpcio-status then
     import google.api_core.exceptions  # noqa: F401
+
+from tests.engines.beam_clusters import flink
+
+__all__ = ["flink"]

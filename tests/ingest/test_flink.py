@@ -1,20 +1,13 @@
 """Ingest on Flink with two task managers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engines import beam_clusters
+from tests.engines.beam_clusters import BeamCluster, killing
 from tests.ingest.taking import data, flights, put, take
 from trainwright.errors import DependencyError
 from trainwright.experiment import DataEngine
-
-
-@pytest.fixture(scope="module")
-def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[beam_clusters.BeamCluster]:
-    with beam_clusters.flink(tmp_path_factory.mktemp("flink")) as started:
-        yield started
 
 
 def on(engine: DataEngine, store: Path) -> object:
@@ -24,12 +17,12 @@ def on(engine: DataEngine, store: Path) -> object:
 
 @pytest.mark.parametrize("victim", ["worker", "task manager"])
 def test_kill_in_the_middle_gives_the_snapshot_of_one_process(
-    tmp_path: Path, flink: beam_clusters.BeamCluster, victim: str
+    tmp_path: Path, flink: BeamCluster, victim: str
 ) -> None:
     source = put(tmp_path / "in.parquet", flights(3000), row_group_size=50)
     alone = take(source, tmp_path / "alone", on(DataEngine(workers=1), tmp_path / "one"))
     kill = flink.kill_worker if victim == "worker" else flink.kill_task_manager
-    with beam_clusters.killing(kill, tmp_path / "store"):
+    with killing(kill, tmp_path / "store"):
         made = take(source, tmp_path / "made", on(flink.engine(tmp_path / "results"), tmp_path / "store"))
     assert made.digest == alone.digest
     assert [entry.checksum for entry in made.files] == [entry.checksum for entry in alone.files]
@@ -39,12 +32,12 @@ def test_kill_in_the_middle_gives_the_snapshot_of_one_process(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
 def test_lost_job_manager_is_a_typed_error_and_the_next_run_gives_the_same_snapshot(
-    tmp_path: Path, flink: beam_clusters.BeamCluster
+    tmp_path: Path, flink: BeamCluster
 ) -> None:
     source = put(tmp_path / "in.parquet", flights(1500), row_group_size=50)
     engine = on(flink.engine(tmp_path / "results"), tmp_path / "store")
     with (
-        beam_clusters.killing(flink.kill_job_manager, tmp_path / "store"),
+        killing(flink.kill_job_manager, tmp_path / "store"),
         pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
     ):
         take(source, tmp_path / "made", engine)

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.beam_clusters import flink
 from tests.train.problems import ROWS, Outcome, flights, run, write
+
+__all__ = ["flink"]
 
 
 @pytest.fixture(scope="session")

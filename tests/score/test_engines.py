@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.engines import beam_clusters
+from tests.engines.beam_clusters import SEVERAL, BeamCluster, killing
 from tests.score.production import score
 from tests.storage.stores import Bucket
 from tests.train.problems import ROLES, Outcome, flights, request, submitted
@@ -23,7 +23,7 @@ from trainwright.tables import Piece, write_snapshot
 
 BEAM = importlib.util.find_spec("apache_beam") is not None
 needs_beam = pytest.mark.skipif(not BEAM, reason="no Beam: make test-engines, which has its environment")
-SEVERAL = DataEngine(name="DirectRunner", options=beam_clusters.SEVERAL)
+PROCESSES = DataEngine(name="DirectRunner", options=SEVERAL)
 
 
 def write(folder: Path, table: pa.Table, rows: int = 500) -> Path:
@@ -79,7 +79,7 @@ def test_joined_columns_beside_rows_that_stay_in_place_are_read_from_the_artifac
 @needs_beam
 def test_worker_processes_of_beam_give_the_manifest_of_one_process(trained: Outcome, tmp_path: Path) -> None:
     rows = write(tmp_path / "set", sparse())
-    made = score(rows, tmp_path / "several", trained.model, engine=SEVERAL)
+    made = score(rows, tmp_path / "several", trained.model, engine=PROCESSES)
     alone = score(rows, tmp_path / "alone", trained.model)
     assert made == alone
     manifest = published(tmp_path / "several")
@@ -103,7 +103,7 @@ def test_trees_and_language_models_give_the_manifest_of_one_process(
     asked = request(tmp_path / "set", training=training, resources={"processes": 1})
     asked = type(asked)(**vars(asked) | {"network": json.dumps(network)})
     model = submitted(asked, tmp_path / "trained").model
-    made = score(tmp_path / "set", tmp_path / "several", model, engine=SEVERAL)
+    made = score(tmp_path / "set", tmp_path / "several", model, engine=PROCESSES)
     assert made == score(tmp_path / "set", tmp_path / "alone", model)
     manifest = published(tmp_path / "several")
     assert manifest == published(tmp_path / "alone")
@@ -116,7 +116,7 @@ def test_a_model_that_cannot_read_the_rows_is_named_as_on_one_machine(
     trained: Outcome, tmp_path: Path
 ) -> None:
     rows = write(tmp_path / "set", flights(1000, 1).drop_columns(["wind"]))
-    made = score(rows, tmp_path / "several", trained.model, engine=SEVERAL)
+    made = score(rows, tmp_path / "several", trained.model, engine=PROCESSES)
     assert made == score(rows, tmp_path / "alone", trained.model)
     assert "wind" in made.headline
     assert published(tmp_path / "several") is None
@@ -126,31 +126,30 @@ def test_a_model_that_cannot_read_the_rows_is_named_as_on_one_machine(
 def test_rows_without_labels_are_no_failure(trained: Outcome, tmp_path: Path) -> None:
     none = flights(1000, 1)
     none = none.set_column(none.column_names.index("late"), "late", pa.nulls(1000, pa.int64()))
-    made = score(write(tmp_path / "set", none), tmp_path, trained.model, engine=SEVERAL)
+    made = score(write(tmp_path / "set", none), tmp_path, trained.model, engine=PROCESSES)
     assert made.predictions_version == ""
     assert "no row of split 'evaluate' has a label" in made.headline
 
 
 @needs_beam
 def test_flink_reads_rows_in_a_bucket_and_leaves_nothing_in_its_store(
-    trained: Outcome, tmp_path: Path, s3: Bucket
+    trained: Outcome, tmp_path: Path, s3: Bucket, flink: BeamCluster
 ) -> None:
     rows, uri = write(tmp_path / "set", sparse()), f"{s3.uri}/set"
     for file in rows.rglob("*.*"):
         storage.create(f"{uri}/{file.relative_to(rows)}", file.read_bytes())
     alone = score(rows, tmp_path / "alone", trained.model)
-    with beam_clusters.flink(tmp_path) as flink:
-        engine = flink.engine(tmp_path).model_copy(update={"store": f"{s3.uri}/results"})
-        assert score(rows, tmp_path / "flink", trained.model, engine=engine, uri=uri) == alone
+    engine = flink.engine(tmp_path).model_copy(update={"store": f"{s3.uri}/results"})
+    assert score(rows, tmp_path / "flink", trained.model, engine=engine, uri=uri) == alone
     assert published(tmp_path / "flink") == published(tmp_path / "alone")
     assert {file.uri for file in storage.list_files(s3.uri)} == {file.uri for file in storage.list_files(uri)}
 
 
 @needs_beam
-def test_killed_worker_on_flink_changes_nothing(trained: Outcome, tmp_path: Path) -> None:
+def test_killed_worker_on_flink_changes_nothing(trained: Outcome, tmp_path: Path, flink: BeamCluster) -> None:
     rows, results = write(tmp_path / "set", flights(600, 5), 100), tmp_path / "results"
     alone = score(rows, tmp_path / "alone", trained.model)
-    with beam_clusters.flink(tmp_path) as flink, beam_clusters.killing(flink.kill_worker, results):
+    with killing(flink.kill_worker, results):
         made = score(rows, tmp_path / "flink", trained.model, engine=flink.engine(results))
     assert made == alone
     assert published(tmp_path / "flink") == published(tmp_path / "alone")
@@ -159,11 +158,12 @@ def test_killed_worker_on_flink_changes_nothing(trained: Outcome, tmp_path: Path
 
 @needs_beam
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a thread of Beam's
-def test_killed_job_server_is_a_typed_error_without_predictions(trained: Outcome, tmp_path: Path) -> None:
+def test_killed_job_server_is_a_typed_error_without_predictions(
+    trained: Outcome, tmp_path: Path, flink: BeamCluster
+) -> None:
     rows, results = write(tmp_path / "set", flights(600, 5), 100), tmp_path / "results"
     with (
-        beam_clusters.flink(tmp_path) as flink,
-        beam_clusters.killing(flink.service.kill, results),
+        killing(flink.service.kill, results),
         pytest.raises(DependencyError, match="FlinkRunner did not finish the work") as caught,
     ):
         score(rows, tmp_path / "lost", trained.model, engine=flink.engine(results))

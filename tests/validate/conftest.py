@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
+from tests.engines.beam_clusters import flink
 from tests.report.browser import browser
 from trainwright.artifacts import Record
 from trainwright.experiment import Validation
@@ -22,7 +23,7 @@ from trainwright.validate.validate import (
 )
 from trainwright.verdicts import Verdict
 
-__all__ = ["browser"]
+__all__ = ["browser", "flink"]
 
 SCHEMA = """
 default_environment: "TRAINING" default_environment: "SERVING"
