@@ -149,11 +149,12 @@ def test_a_balanced_batch_has_every_class_as_often_in_every_share(
 def test_a_balanced_order_draws_every_sample_of_a_class_alike(seed: int) -> None:
     labels = np.array([0] * 90 + [1] * 10)
     order = BalancedOrder.of(labels, 100, seed)
-    drawn = np.bincount(np.concatenate([batch(order, step) for step in range(200)]), minlength=100)
-    assert drawn[:90].sum() == drawn[90:].sum() == 10_000
-    for part, expected in ((drawn[:90], 10_000 / 90), (drawn[90:], 1000)):
-        chi = float(((part - expected) ** 2 / expected).sum())
-        assert abs(chi - (len(part) - 1)) < 6 * math.sqrt(2 * (len(part) - 1))
+    drawn = np.bincount(np.concatenate([batch(order, step) for step in range(400)]), minlength=100)
+    assert drawn[:90].sum() == drawn[90:].sum() == 20_000
+    for part, expected in ((drawn[:90], 20_000 / 90), (drawn[90:], 2000)):
+        chi, free = float(((part - expected) ** 2 / expected).sum()), len(part) - 1
+        # Laurent and Massart 2000, lemma 1: outside with a chance of at most 2 in exp(20), or 4e-9.
+        assert -2 * math.sqrt(20 * free) < chi - free < 2 * math.sqrt(20 * free) + 40
 
 
 def test_balanced_order_skips_batches() -> None:
