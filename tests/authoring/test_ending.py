@@ -151,6 +151,7 @@ def opened_with_its_reader(path: Path, process: "subprocess.Popen[str]") -> int:
         raise AssertionError(process.communicate())
     os.write(pipe, b"{")
     while int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     time.sleep(0.1)
     return pipe

@@ -93,6 +93,15 @@ def test_a_long_environment_is_divided_and_every_test_runs_once(tmp_path: Path) 
     )
 
 
+def test_a_file_with_an_environment_of_its_own_runs_there_too_where_it_has_been_made(tmp_path: Path) -> None:
+    files = {"join/test_answers.py": PASSES}
+    assert run(tmp_path, files) == (0, "1 passed, 0 failed, 0 skipped")
+    python = tmp_path / ".environments" / "engines" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert run(tmp_path, files) == (0, "2 passed, 0 failed, 0 skipped")
+
+
 def test_files_that_look_at_the_same_long_run_are_in_one_part() -> None:
     texts = {path: path.read_text() for path in (ROOT / "tests" / "pipelines").glob("test_*.py")}
     look = {str(path.relative_to(ROOT)) for path, text in texts.items() if "finished: dict" in text}
